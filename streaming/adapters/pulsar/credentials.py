@@ -6,11 +6,12 @@ each request of an access token does; oauth2.py keeps access tokens.
 
 import json
 from base64 import b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from streaming.adapters.pulsar.oauth2 import OAuth2, access_token, is_sendable
+from streaming.adapters.pulsar.oauth2 import OAuth2, access_token, is_sendable, refused
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError
 
@@ -92,6 +93,11 @@ class Credentials:
         return {
             "Authorization": f"Basic {b64encode(secret.encode()).decode()}" if self.basic_file else f"Bearer {secret}"
         }
+
+    def refused(self, headers: Mapping[str, str]) -> None:
+        """Note that a broker answered 401 to these headers."""
+        if self.oauth2:
+            refused(self.oauth2, headers["Authorization"].removeprefix("Bearer "))
 
     def of_connector(self) -> tuple[str, str] | None:
         """Return class and parameters for the connector's Java client, without secrets; None without credentials."""

@@ -331,6 +331,8 @@ class PulsarHttp:
             text = f"{host} does not answer ({type(error).__name__}: {error}). Check that the broker runs"
             raise _TransientError(host, f"{text}, and check pulsar.admin_url") from error
         silence.answered(what, tenant)
+        if received.status == HTTPStatus.UNAUTHORIZED:
+            self._settings.credentials.refused(own_headers)
         return received
 
     def _headers(self, url: str) -> dict[str, str]:

@@ -42,7 +42,8 @@ class OAuth2:
 @dataclass(frozen=True, slots=True)
 class _Token:
     text: str
-    renew_at: float  # of time.monotonic()
+    asked_at: float  # of time.monotonic(), as the others
+    renew_at: float
     ends_at: float
 
 
@@ -73,9 +74,21 @@ def access_token(oauth2: OAuth2) -> str:
                 # until the kept token ends, the issuer may be away, or know a rotated secret before the key file does
                 if kept is None or now >= kept.ends_at:
                     raise
-                kept = replace(kept, renew_at=now + _RETRY_SECONDS)
+                kept = replace(kept, asked_at=now, renew_at=now + _RETRY_SECONDS)
             _tokens[oauth2] = kept
         return kept.text
+
+
+def refused(oauth2: OAuth2, token: str) -> None:
+    """Note that a broker refused a token: its issuer may have changed its key, or revoked the token.
+
+    The next access_token() requests another, but not more often than every 10 s.
+    """
+    with _lock:
+        kept = _tokens.get(oauth2)
+        if kept is not None and kept.text == token:
+            renew_at = min(kept.renew_at, kept.asked_at + _RETRY_SECONDS)
+            _tokens[oauth2] = replace(kept, renew_at=renew_at)
 
 
 def is_sendable(token: str) -> bool:
@@ -101,7 +114,7 @@ def _requested(oauth2: OAuth2) -> _Token:
     if status != HTTPStatus.OK or not isinstance(token, str) or not token or not is_sendable(token):
         raise UnavailableError(f"{endpoint} answered {int(status)} without a valid access token")
     seconds = float(life) if isinstance(life, int | float) and 0 < life < _MOST_LIFE_SECONDS else _LIFE_SECONDS
-    return _Token(token, asked_at + 0.9 * seconds, asked_at + seconds)
+    return _Token(token, asked_at, asked_at + 0.9 * seconds, asked_at + seconds)
 
 
 def _client_of(key_file: str) -> dict[str, str]:

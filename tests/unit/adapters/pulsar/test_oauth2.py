@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from streaming.adapters.pulsar import oauth2
+from streaming.adapters.pulsar.credentials import Credentials
+from streaming.adapters.pulsar.http import PulsarAdminSettings, PulsarHttp
 from streaming.adapters.pulsar.oauth2 import OAuth2, access_token
 from streaming.errors import ConfigError, ReaperError, RefusedError, UnavailableError
 from tests.certificates import certificate
+from tests.contract.http_stub import CannedAnswer, http_stub
 from tests.oauth2_server import OAuth2Server, oauth2_server
 
 SECRET = "secret+of/the client"
@@ -153,6 +156,27 @@ def test_a_life_that_is_none_counts_as_unknown(
     access_token(ours)
     clock[0] += 54
     access_token(ours)
+    assert len(server.forms) == 2
+
+
+def test_a_token_that_a_broker_refuses_is_replaced_and_the_issuer_is_not_flooded(
+    server: OAuth2Server, ours: OAuth2, clock: list[float]
+) -> None:
+    with http_stub() as broker:
+        broker.answer_with("/admin/v2/clusters", CannedAnswer(401))
+        credentials = Credentials(oauth2=ours)
+        settings = PulsarAdminSettings(admin_url=broker.url, credentials=credentials)
+        with PulsarHttp(settings) as http:
+            assert http.get("v2/clusters").status == 401
+            assert http.get("v2/clusters").status == 401
+            assert len(server.forms) == 1
+            clock[0] += 10
+            server.answer = (200, {"access_token": "another", "expires_in": 300})
+            http.get("v2/clusters")
+            assert credentials.secret() == "another"
+            http.get("v2/clusters")
+            clock[0] += 9
+            http.get("v2/clusters")
     assert len(server.forms) == 2
 
 
