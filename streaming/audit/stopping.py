@@ -63,7 +63,7 @@ def run_until_signal(work: Callable[[], None], stop: threading.Event, left: str 
     """
     if stop.is_set():
         raise StoppedBySignalError(signal.SIGTERM, left)  # the signal itself is not known here
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
     ended: list[bool] = []
     numbers: list[int] = []
 
@@ -71,7 +71,7 @@ def run_until_signal(work: Callable[[], None], stop: threading.Event, left: str 
         try:
             work()
             ended.append(True)
-        except Exception as failure:
+        except BaseException as failure:  # rich raises SystemExit if nobody reads the output
             failures.append(failure)
 
     def on_signal(number: int) -> None:

@@ -107,9 +107,10 @@ class _Dialogue:
         found = self._asked(step, given, before)
         while fault := self._fault(step, before | found):
             say_lines(f"PROBLEM  {fault}", err=True)
-            if yes_or_no("Keep it nevertheless?"):
-                break
-            self._proposed |= found
+            if self._is_valid(before | found):
+                if yes_or_no("Keep it nevertheless?"):
+                    break
+                self._proposed |= found
             found = self._asked(step, {}, before)
         return found
 
@@ -145,6 +146,16 @@ class _Dialogue:
                 raise
             return str(error)
         return ""
+
+    def _is_valid(self, answers: dict["Key", Any]) -> bool:
+        """Whether commands would accept a file with these answers."""
+        from streaming.check.first_configuration import settings_of
+
+        try:
+            settings_of(answers, self._folder)
+        except ConfigError:
+            return False
+        return True
 
 
 def _full(file: str) -> str:

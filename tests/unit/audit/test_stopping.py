@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,3 +63,12 @@ def test_nothing_is_published_before_the_answer_is_yes(answer: str) -> None:
     with nullcontext() if answer == "yes" else pytest.raises(SafetyError):
         run_once(Command(), "left over")
     assert done == ["search", "ask about found", "publish found"][: 3 if answer == "yes" else 2]
+
+
+def test_an_audit_whose_output_nobody_reads_ends_without_a_traceback() -> None:
+    def search() -> None:
+        raise SystemExit(1)  # as rich does when the pipe is closed
+
+    steps = SimpleNamespace(stop=threading.Event(), search=search)
+    with pytest.raises(SystemExit):
+        run_once(steps, "left over")  # type: ignore[arg-type]

@@ -135,6 +135,7 @@ def test_a_question_is_repeated_after_a_failed_trial(
     lines = [
         *("http://wrong:8080", "", "n"),  # the admin URL and no token; its trial fails, so it is asked again
         *("http://broker:8080", ""),
+        "http://broker:8080",  # no address of this protocol: asked again, since no command would accept it
         *("pulsar://wrong:6650", "y"),  # kept although its trial failed
         *("", "zk:2181", "y"),  # no digest; the trial fails because of the kept address
         "y",  # BookKeeper is this cluster's alone
