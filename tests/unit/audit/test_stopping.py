@@ -71,4 +71,4 @@ def test_an_audit_whose_output_nobody_reads_ends_without_a_traceback() -> None:
 
     steps = SimpleNamespace(stop=threading.Event(), search=search)
     with pytest.raises(SystemExit):
-        run_once(steps, "left over")  # type: ignore[arg-type]
+        run_once(steps, "left over")
