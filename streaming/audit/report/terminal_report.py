@@ -107,8 +107,8 @@ def _missing(console: Terminal, summary: Summary) -> None:
         text = Text(
             f"Topics refer to {count_of(missing.count, 'ledger or object', 'ledgers or objects')} ({size}) that "
             f"{'does' if missing.count == 1 else 'do'} not exist.\n"
-            "`ledger-reaper receipts --ledger N` shows whether the service deleted a ledger. If it did, "
-            "`ledger-reaper undo --ledger N` restores it as long as the bookies still have its data."
+            "`ledger-reaper explain --topic T` shows who needs the data, whether `undo` can restore them, and how to "
+            "give them up. Unload no topic before: a topic that brokers have loaded may still work."
         )
         console.print(Panel(text, title="DATA LOSS", border_style="bold red", expand=False))
         console.print(_samples("Missing (the largest)", summary.missing))

@@ -29,6 +29,7 @@ from streaming.reconcile.backlog_count import unread_of
 from streaming.space.output import earlier_runs as spaces
 from streaming.state import waiting
 from streaming.state.waiting import Waiting
+from streaming.terminal import count_of
 from udfs.verdicts.finding_classes import FindingClass
 
 log = logging.getLogger("ledger-reaper")
@@ -135,8 +136,9 @@ def show_audit(output: Output, metrics: Metrics, clock: Clock) -> None:
     classes = {name: each for name, each in newest.totals.items() if isinstance(each, dict)}
     registry.show(table.AUDIT_FINDINGS, {name: each["count"] for name, each in classes.items()})
     missing = classes.get(FindingClass.MISSING, {}).get("count", 0)
-    lost = f"DATA MISSING: {missing:,} ledgers or objects, according to audit {newest.audit_id}; see its report"
-    metrics.health.alarm("audit", lost if missing else "")
+    lost = count_of(missing, "ledger or object", "ledgers or objects")
+    alarm = f"DATA MISSING: {lost}, according to audit {newest.audit_id}; see its report"
+    metrics.health.alarm("audit", alarm if missing else "")
     registry.show(table.AUDIT_FINDING_BYTES, {name: each["bytes"] for name, each in classes.items()})
     registry.show(
         table.AUDIT_LISTED, {name: each for name, each in newest.totals.items() if isinstance(each, int | float)}
