@@ -22,8 +22,7 @@ CLASS_MEANING = {
 }
 CLASS_NEXT = {
     FindingClass.ORPHAN: "`ledger-reaper audit --last --publish`: the service then checks each again and deletes it",
-    FindingClass.MISSING: "`ledger-reaper explain --topic T` shows who needs it, whether `undo` can restore it, and how "
-    "to give it up",
+    FindingClass.MISSING: "`ledger-reaper explain --topic T` shows who needs it, and how to restore it or give it up",
     FindingClass.UNKNOWN: "repair the paths that the certificate names, then audit again",
     FindingClass.FOREIGN: "nothing",
     FindingClass.TOO_YOUNG: "wait, then audit again",
