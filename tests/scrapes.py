@@ -1,6 +1,7 @@
 """Evaluates alert rules and queries on what a real service served, with promtool.
 
-tests/data/scrape.txt is the page of a service on a sandbox, after an audit, a snapshot audit and two requests.
+tests/data/scrape.txt is the page of a service on a sandbox. Its first line is the time. To record it again:
+`RECORD_SCRAPE=1 pytest -m long tests/integration/test_alerts.py`.
 """
 
 import json
@@ -35,6 +36,10 @@ class Scrape:
         """Return the recorded scrape; its first line is the time."""
         first, _, text = RECORDED.read_text(encoding="utf-8").partition("\n")
         return cls(text, float(first.removeprefix("# at ")))
+
+    def record(self) -> None:
+        """Replace the recorded scrape."""
+        RECORDED.write_text(f"# at {self.at_s}\n{self.text}", encoding="utf-8")
 
     @cached_property
     def samples(self) -> dict[str, float]:

@@ -10,10 +10,10 @@ from tests.architecture.test_alerts import SERIES, metrics_of
 from tests.scrapes import Scrape, evaluated
 
 QUERIES = list(dashboard.queries())
-# panels with a query that finds nothing in the recorded scrape: its service waited for nothing, held no tenant, had no
-# backlog and kept no guards
+# panels with a query that finds nothing in the recorded scrape: its service waited for no other service, had no parked
+# topic, had not yet counted its dead letters, and kept no guards
 _NOT_RECORDED = {
-    "Oldest waiting request",
+    "Dead letters that wait",
     "Waits for services",
     "Held tenants and parked topics",
     "Since the last audit, and the last pass over the guards",

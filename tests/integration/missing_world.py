@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streaming.clients import command_clients
+from streaming.clock import SystemClock
+from streaming.ports import Znode
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.parts import part_clients
+from streaming.state.journal import JournalEntry, ParquetJournal
 from tests.integration.conftest import Deployment, config_text, running_cluster
 from udfs.formats.managed_ledger import parse_managed_ledger
 from udfs.paths import managed_ledger_name, managed_ledger_path
+from udfs.records import Presence, Reference
 
 PER_LEDGER = topics.ENTRIES_PER_LEDGER
 FULL = 4  # full ledgers of a topic; the broker has started the next one
@@ -63,6 +68,24 @@ class World:
     def lose(self, ledger_id: int) -> None:
         """Remove a ledger's metadata."""
         part_clients.delete_znode(self.cluster.addresses.zookeeper, ledger_list.path_of(ledger_id))
+
+    def delete_journaled(self, topic: str, lost: int) -> None:
+        """Delete a data ledger as the service does, without its checks."""
+        path = ledger_list.path_of(lost)
+        with command_clients(self.service.settings) as clients:
+            (node,), acl = clients.store.read_many([path]), clients.store.acl_of(path)
+            assert isinstance(node, Znode)
+            assert acl is not None
+            entry = JournalEntry(
+                ledger_id=lost,
+                path=path,
+                data=node.data,
+                version=node.version,
+                acl=acl,
+                reference=Reference(key=f"data:{managed_ledger_name(topic)}", presence=Presence.PRESENT, read_at_ms=0),
+            )
+        ParquetJournal(str(self.state), "requests", 1, SystemClock()).write([entry])
+        self.lose(lost)
 
     def received(self, topic: str, subscription: str) -> list[int]:
         """Consume until nothing arrives, and return the messages' numbers."""

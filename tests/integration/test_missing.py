@@ -8,18 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from streaming.clients import command_clients
-from streaming.clock import SystemClock
-from streaming.ports import Znode
 from streaming.sandbox import cluster_faults, disk_usage, ledger_list, topics
 from streaming.sandbox.parts import part_clients
 from streaming.space.explain.outlook import SKIPS
-from streaming.state.journal import JournalEntry, ParquetJournal
 from tests.integration.missing_world import FULL, PER_LEDGER, World, filled, running_world, topic_of
 from udfs.formats.managed_ledger import parse_cursor
 from udfs.formats.schema_locator import ledger_ids
 from udfs.paths import managed_ledger_name, managed_ledger_path, schema_id_of, schema_path
-from udfs.records import Presence, Reference
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -130,7 +125,7 @@ def test_after_a_crash_the_subscription_falls_back_to_the_position_in_its_znode(
 def test_a_data_ledger_of_the_journal_comes_back_with_the_printed_undo(world: World) -> None:
     topic = filled(world, "restored")
     lost = world.listed(topic)[1]
-    _delete_journaled(world, topic, lost)
+    world.delete_journaled(topic, lost)
 
     found = world.missing(topic)
 
@@ -146,7 +141,7 @@ def test_a_data_ledger_of_the_journal_comes_back_with_the_printed_undo(world: Wo
 def test_a_data_ledger_whose_entries_bookies_have_dropped_is_not_put_back(world: World) -> None:
     topic = filled(world, "collected")
     lost = world.listed(topic)[1]
-    _delete_journaled(world, topic, lost)
+    world.delete_journaled(topic, lost)
     disk_usage.collect_garbage(world.cluster)
 
     found = world.missing(topic)
@@ -155,25 +150,6 @@ def test_a_data_ledger_whose_entries_bookies_have_dropped_is_not_put_back(world:
     assert "1 TOO_LATE" in world.service.call("undo", "--ledger", str(lost), "--dry-run", code=1)
     assert "nothing was put back" in world.service.call("undo", "--ledger", str(lost), code=1)
     assert world.missing(topic)["ledger"] == lost
-
-
-def _delete_journaled(world: World, topic: str, lost: int) -> None:
-    """Delete a data ledger as the service does, without its checks."""
-    path = ledger_list.path_of(lost)
-    with command_clients(world.service.settings) as clients:
-        (node,), acl = clients.store.read_many([path]), clients.store.acl_of(path)
-        assert isinstance(node, Znode)
-        assert acl is not None
-        entry = JournalEntry(
-            ledger_id=lost,
-            path=path,
-            data=node.data,
-            version=node.version,
-            acl=acl,
-            reference=Reference(key=f"data:{managed_ledger_name(topic)}", presence=Presence.PRESENT, read_at_ms=0),
-        )
-    ParquetJournal(str(world.state), "requests", 1, SystemClock()).write([entry])
-    world.lose(lost)
 
 
 def test_a_request_for_a_version_deletes_a_schema_that_misses_any(world: World) -> None:
