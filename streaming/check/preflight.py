@@ -67,7 +67,8 @@ def check(settings: Settings, clients: CommandClients, clock: Clock | None = Non
     yield _line(
         "parked topics",
         lambda: questions.lanes(settings),
-        "see the log, and check the topic's producers; the service retries by itself, and reads the other topics",
+        "see the log, and check the topic's producers; the service retries by itself, and reads the other topics. If "
+        "the program was replaced while the service ran, restart the service",
     )
     yield _line(
         "watcher",

@@ -94,7 +94,9 @@ def _process(name: str, kind: Kind, text: str) -> Metric:
     return _add(Metric(group=Group.PROCESS, name=f"process_{name}", kind=kind, text=text, is_own=False))
 
 
-QUERY = Label("query", "`requests`, `requests-<SHA-256 of a topic>`, `retry`, `waiting-retries`", at_most=200)
+QUERY = Label(
+    "query", "`requests`, `requests-<SHA-256 of a topic>`, `retry`; of parked queries also `waiting`", at_most=200
+)
 SOURCE = Label("source", "`requests`, or `retry` for waiting retries")
 TOPIC = Label("topic", "a request topic or the retry topic", at_most=200)
 TENANT = Label("tenant", "a tenant", at_most=100)
