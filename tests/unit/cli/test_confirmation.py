@@ -1,9 +1,6 @@
 """Commands that act on many objects at once ask the operator at the terminal, with the count; a script needs --yes."""
 
 import os
-import pty
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +12,6 @@ from streaming.errors import ConfigError, SafetyError
 from tests.unit.reconcile.rows import write_rows
 from udfs import columns as c
 from udfs.units import DAY_MS
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Standard input is a terminal; bytes written to the file descriptor are the operator's input."""
-    person, ours = pty.openpty()
-    with open(ours) as stdin:  # noqa: PTH123  a descriptor, no path
-        monkeypatch.setattr(sys, "stdin", stdin)
-        yield person
-    os.close(person)
-
 
 EVERY = pytest.mark.parametrize(
     "arguments",

@@ -1,10 +1,7 @@
 """`ledger-reaper init` without a cluster: what it asks, proposes, refuses and writes."""
 
 import os
-import pty
-import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,16 +11,6 @@ from streaming.check import first_configuration
 from streaming.cli.main import app
 from streaming.config.load import load
 from streaming.errors import ConfigError, UnavailableError
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Standard input is a terminal; bytes written to the file descriptor are the operator's input."""
-    person, ours = pty.openpty()
-    with open(ours) as stdin:  # noqa: PTH123  a descriptor, no path
-        monkeypatch.setattr(sys, "stdin", stdin)
-        yield person
-    os.close(person)
 
 
 def init(*arguments: str) -> str:

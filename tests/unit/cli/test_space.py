@@ -16,12 +16,10 @@ from typer.testing import CliRunner, Result
 from streaming import clients
 from streaming.cli.main import app
 from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
-from tests.unit.cli.test_confirmation import config_at, terminal
+from tests.unit.cli.test_confirmation import config_at
 from tests.unit.space.reports import CARTS, CARTS_0, EMPTY, REPORT, UNKNOWN
 from udfs.space.space_report import SpaceReport
 from udfs.space.view import Filters
-
-__all__ = ["terminal"]
 
 
 class Measured:
