@@ -76,7 +76,7 @@ log = logging.getLogger("ledger-reaper")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What lives as long as the service's process."""
+    """The parts that live as long as the service's process."""
 
     stop: threading.Event
     metrics: Metrics

@@ -71,7 +71,7 @@ def run_until_signal(work: Callable[[], None], stop: threading.Event, left: str 
         try:
             work()
             ended.append(True)
-        except BaseException as failure:  # rich raises SystemExit if nobody reads the output
+        except BaseException as failure:  # rich raises SystemExit once the reader of the output is gone
             failures.append(failure)
 
     def on_signal(number: int) -> None:

@@ -33,7 +33,7 @@ _POSITION_PARTITIONS_MAX = 64
 _IS_PATH, _IS_DURATION = object(), object()
 # A path of this machine; streaming.config.load makes it absolute.
 LocalPath = Annotated[str, _IS_PATH]
-# What operators have given instead of the path of a file: a URL, a JSON web token, PEM, the content of a key file.
+# Operators have given these instead of the path of a file: a URL, a JSON web token, PEM, the content of a key file.
 _CONTENT = re.compile(r"://|\n|-----BEGIN |(^|/)(eyJ[\w-]+\.[\w-]+\.[\w-]*$|\{)")
 
 

@@ -221,7 +221,9 @@ LIMIT_REACHED_SINCE = _gauge(
 METADATA_MIGRATION = _gauge(
     Group.HOLDS, "metadata_migration", "1 while nothing is deleted because the cluster leaves ZooKeeper, or has left it"
 )
-TENANTS_HELD = _gauge(Group.HOLDS, "tenants_held", "Tenants of which nothing is deleted until an operator decides")
+TENANTS_HELD = _gauge(
+    Group.HOLDS, "tenants_held", "Held tenants: the service deletes nothing of them until an operator decides"
+)
 TENANT_HELD = _gauge(
     Group.HOLDS,
     "tenant_held",
@@ -279,7 +281,10 @@ AUDIT_COMPLETE = _gauge(
 )
 AUDIT_DURATION = _gauge(Group.AUDITS, "audit_duration_seconds", "Duration of the newest audit")
 AUDIT_LISTED = _gauge(
-    Group.AUDITS, "audit_listed", "What the newest audit listed", Label("what", "ledgers, objects, in_use")
+    Group.AUDITS,
+    "audit_listed",
+    "Ledgers and objects that the newest audit listed, and those in use",
+    Label("what", "ledgers, objects, in_use"),
 )
 AUDIT_FINDINGS = _gauge(Group.AUDITS, "audit_findings", "Findings of the newest audit; MISSING is data loss", CLASS)
 AUDIT_FINDING_BYTES = _gauge(
