@@ -283,7 +283,7 @@ def held(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Held:
         receipts, resume = service.call("receipts"), service.call("resume", "--limit")
         wait_until(lambda: len(service.receipts()) == 60, running, log)
         port.ready = port.ask_until("/readyz", lambda answer: answer.status == 200)
-        port.worked = port.ask_until("/metrics", lambda answer: _value(answer.text, "delete_seconds_count") > 0).text
+        port.worked = port.ask_until("/metrics", lambda answer: _is_all_counted(answer.text)).text
         stop(running)
     outputs = (second, on_port, other, running.pid, check, receipts, resume, port)
     return Held(until_idle, held_log, set(leaked), while_held, *outputs, service.outcomes())
@@ -304,6 +304,11 @@ def _asked_while_held(service: Deployment, log: str) -> Port:
         service.call("resume")
     port.resumed = port.ask_until("/readyz", lambda answer: "PAUSED" not in answer.text)
     return port
+
+
+def _is_all_counted(text: str) -> bool:
+    """Return whether the work is in the metrics: deletes count when they happen, requests and batches at their ends."""
+    return _value(text, "requests_total", "UNREFERENCED") >= 60 and _value(text, "batch_seconds_count") >= 1
 
 
 def _value(text: str, name: str, label: str = "") -> float:
