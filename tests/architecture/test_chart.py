@@ -3,6 +3,7 @@
 Kubernetes' schemas take what they render, both render the same objects, and the program takes the chart's values.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -134,6 +135,40 @@ def test_the_policy_lets_only_a_driver_with_executors_reach_kubernetes() -> None
         for documents in (rendered(values), built(folder)):
             *_, services = of_kind(documents, "NetworkPolicy")["spec"]["egress"]
             assert ({"port": 6443} in services["ports"]) == (folder == "executors")
+
+
+def test_the_policy_lets_the_pods_reach_alertmanager_and_a_collector_only_if_asked(tmp_path: Path) -> None:
+    """tmp_path is below the checkout (TMPDIR), because kustomize takes relative paths only."""
+    alertmanager, collector = {"ports": [{"port": 9093}]}, {"ports": [{"port": 4318}]}
+    for folder in ("base", "executors"):
+        asked = _overlay(tmp_path / folder, folder, "webhook", "collector")
+        assert of_kind(asked, "NetworkPolicy")["spec"]["egress"] == [*_egress(built(folder)), alertmanager, collector]
+        for version in ("1.29", "1.34"):
+            kubernetes_validate.validate(of_kind(asked, "NetworkPolicy"), version, strict=True)
+        assert {9093, 4317, 4318}.isdisjoint(_open_ports(built(folder)))
+    assert {9093, 4317, 4318}.isdisjoint(_open_ports(rendered(None)))
+    *_, to_alertmanager, to_collector = _egress(rendered(CHART / "ci" / "full.yaml"))
+    in_namespace = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    assert (to_alertmanager, to_collector) == (alertmanager | {"to": [in_namespace]}, collector)
+
+
+def _overlay(folder: Path, base: str, *components: str) -> list[dict[str, Any]]:
+    """What kustomize builds from a folder of ours with these components."""
+    folder.mkdir()
+    ours = [os.path.relpath(KUSTOMIZATIONS / each, folder.resolve()) for each in (base, *components)]
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump({"resources": ours[:1], "components": ours[1:]}))
+    done = _run(required_tool("kustomize"), "build", folder)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def _egress(documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    rules: list[dict[str, Any]] = of_kind(documents, "NetworkPolicy")["spec"]["egress"]
+    return rules
+
+
+def _open_ports(documents: Sequence[dict[str, Any]]) -> set[int]:
+    return {each["port"] for rule in _egress(documents) for each in rule.get("ports", ())}
 
 
 @pytest.mark.parametrize(

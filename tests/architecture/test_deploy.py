@@ -29,7 +29,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 DOCS = DEPLOY.parent / "docs"
 BASE, EXECUTORS = DEPLOY / "kubernetes" / "base", DEPLOY / "kubernetes" / "executors"
 # kinds that Kubernetes knows only where somebody has added them, and files that are parts of others
-_NOT_KUBERNETES = {"PodMonitor", "PrometheusRule", "Kustomization"}
+_NOT_KUBERNETES = {"PodMonitor", "PrometheusRule", "Kustomization", "Component"}
 BIN = Path(sys.executable).parent
 
 
