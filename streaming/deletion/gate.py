@@ -151,31 +151,30 @@ class Outages:
         loses its executors _MOST_LOSSES times in a row fails too.
         """
         failures, losses = 0, 0
-        while True:
-            try:
-                step()
-                return
-            except Exception as error:
-                failure = translated(error)
-                losses = losses + 1 if isinstance(failure, WorkersLostError) else 0
-                # a step that loses its executors again and again blocks all other work
-                if not isinstance(failure, UnavailableError) or losses >= _MOST_LOSSES:
-                    self.fail(failure)
-                    raise failure from error
-                failures += 1
-                wait_s = self.backoff.pause_s(failures)
-                self.log(f"waiting {wait_s} s: {failure}")
-                self.metrics.outage()
-                if self._wait(wait_s):
-                    raise StopRequestedError from error
-
-    def _wait(self, wait_s: float) -> bool:
-        """Wait before the next try of a step; return whether the service is to stop."""
-        self._show(1)
         try:
-            return self.stop.wait(wait_s)
+            while True:
+                try:
+                    step()
+                    return
+                except Exception as error:
+                    failure = translated(error)
+                    losses = losses + 1 if isinstance(failure, WorkersLostError) else 0
+                    # a step that loses its executors again and again blocks all other work
+                    if not isinstance(failure, UnavailableError) or losses >= _MOST_LOSSES:
+                        self.fail(failure)
+                        raise failure from error
+                    failures += 1
+                    wait_s = self.backoff.pause_s(failures)
+                    self.log(f"waiting {wait_s} s: {failure}")
+                    self.metrics.outage()
+                    if failures == 1:
+                        self._show(1)
+                    if self.stop.wait(wait_s):
+                        raise StopRequestedError from error
         finally:
-            self._show(-1)
+            # not after each wait: a try that waits for a timeout is part of the outage, and its alert must not end
+            if failures:
+                self._show(-1)
 
     def _show(self, change: int) -> None:
         with self._guard:

@@ -183,7 +183,7 @@ S3_THROTTLED = _counter(
     "Answers of tiered storage that refused a request of a sweep because of load (503, 429)",
 )
 OUTAGES_WAITED = _counter(Group.SERVICE, "outages_waited", "How often a step waited for a service and was tried again")
-OUTAGES = _gauge(Group.SERVICE, "outages", "Steps that wait for an unavailable service now")
+OUTAGES = _gauge(Group.SERVICE, "outages", "Steps that are repeated until an unavailable service answers")
 CACHE_HITS = _counter(Group.SERVICE, "in_use_cache_hits", "Owners whose references the cache had")
 CACHE_MISSES = _counter(Group.SERVICE, "in_use_cache_misses", "Owners whose references were read for the first time")
 CACHE_REFRESHES = _counter(Group.SERVICE, "in_use_cache_refreshes", "Owners whose references were read again")

@@ -1,7 +1,8 @@
 """Reads in a thread what takes too long for a scrape: how much waits, and the results of the last audits.
 
 Each fact is read at its interval. A fact whose read is slow is read less often, so that reading takes at most a
-twentieth of the time. A fact that can't be read keeps its last values, and the time of their read.
+twentieth of the time. A fact that can't be read keeps its last values, and the time of their read; it is tried again
+after its interval, however long the failure took.
 """
 
 import logging
@@ -65,7 +66,8 @@ class Fact:
             if why != self._why:
                 log.info("metrics: %s could not be read, and the last values stay: %s", self.name, why)
         ended_s = self.monotonic()
-        self._why, self._next_s = why, ended_s + max(self.every_s, _REST * (ended_s - started_s))
+        rest_s = 0.0 if why else _REST * (ended_s - started_s)  # a failure took the time of a timeout
+        self._why, self._next_s = why, ended_s + max(self.every_s, rest_s)
 
 
 def facts_of(settings: Settings, pulsar: Pulsar, retries: Waiting, metrics: Metrics, clock: Clock) -> list[Fact]:
@@ -75,7 +77,7 @@ def facts_of(settings: Settings, pulsar: Pulsar, retries: Waiting, metrics: Metr
     return [
         Fact("the waiting retries", retries_shown, 30),
         Fact("the backlog", partial(_show_backlog, settings, pulsar, registry, clock), 60),
-        Fact("the waiting dead letters", partial(_show_dead_letters, settings, pulsar, registry, clock), 300),
+        Fact("the waiting dead letters", partial(_show_dead_letters, settings, pulsar, registry, clock), 60),
         Fact("the last audit", partial(show_audit, output_of(settings, None), metrics, clock), 60),
         Fact("the last snapshot audit", partial(_show_snapshots, output_of(settings, None, SNAPSHOTS), registry), 60),
     ]

@@ -340,15 +340,21 @@ def _outages(stop: Stop) -> Outages:
 
 def test_a_step_is_tried_until_no_service_is_away() -> None:
     stop, left = Stop(), [UnavailableError("away")] * 2 + [RuntimeError("streaming.errors.UnavailableError: in a task")]
+    outages, shown = _outages(stop), list[float | None]()
+
+    def in_metrics(name: str) -> float | None:
+        return outages.metrics.registry.get_sample_value(name)
 
     def step() -> None:
+        shown.append(in_metrics("ledger_reaper_outages"))
         if left:
             raise left.pop()
 
-    outages = _outages(stop)
     outages.wait_through(step)
     assert stop.waits == [1, 2, 2]
-    assert outages.metrics.registry.get_sample_value("ledger_reaper_outages_waited_total") == 3
+    assert in_metrics("ledger_reaper_outages_waited_total") == 3
+    assert shown == [None, 1, 1, 1], "an alert waits until the step succeeds"
+    assert in_metrics("ledger_reaper_outages") == 0
     assert not stop.is_set()
 
 

@@ -186,6 +186,22 @@ def test_a_fact_is_read_at_its_interval_and_takes_a_twentieth_of_the_time_at_mos
     assert reads == [0, 60, 120, 330, 540]
 
 
+def test_a_fact_that_could_not_be_read_does_not_rest_for_the_length_of_the_failure() -> None:
+    now, reads = Time(), list[float]()
+
+    def read() -> None:
+        reads.append(now.s)
+        now.s += 90
+        if len(reads) == 1:
+            raise UnavailableError("the bookies are away")
+
+    fact = Fact("x", read, 60, monotonic=lambda: now.s)
+    for second in range(0, 600, 5):
+        now.s = max(now.s, float(second))
+        fact.read_if_due()
+    assert reads == [0, 150]
+
+
 def test_a_failure_is_logged_once_until_a_read_succeeds(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     answers: list[Exception | None] = [UnavailableError("a"), UnavailableError("a"), None, UnavailableError("a")]
