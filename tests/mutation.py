@@ -307,6 +307,12 @@ MUTATIONS = (
         "if False and",
     ),
     Mutation(
+        "a namespace's lane names only the namespace's own ledgers",
+        "udfs/requests/admission.py",
+        "if admission.is_lane(requester) and",
+        "if False and",
+    ),
+    Mutation(
         "a request topic has its own rights",
         "udfs/requests/admission.py",
         "if admission.is_request_topic(read_from):",

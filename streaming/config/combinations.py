@@ -8,6 +8,7 @@ from streaming.config.sections import PulsarSettings, TopicSettings, ZooKeeperSe
 from streaming.config.settings import Settings
 from udfs.formats.metadata_url import other_store
 from udfs.paths import tenant_of
+from udfs.requests.lanes import Lanes
 from udfs.units import MAX_DELAY_MS
 
 _OBJECT_STORES = ("s3://", "s3a://", "s3n://")
@@ -129,7 +130,7 @@ def _tenant_faults(topics: TopicSettings) -> list[str]:
     tenants = {tenant_of(topic) for topic in topics.requests}
     if topics.pattern is not None:
         tenants.add(topics.pattern.tenant)
-    if len(tenants) == 1 or tenants <= trusted:
+    if topics.lanes is Lanes.ONE and (len(tenants) == 1 or tenants <= trusted):
         return []
     return [
         f"topics.{key} {topic} belongs to tenant {tenant_of(topic)}, which is not in topics.trusted_tenants, "

@@ -56,6 +56,7 @@ def admission_of(settings: Settings) -> Admission:
         namespaces=frozenset(settings.safety.allowed_namespaces),
         components=frozenset(settings.safety.allowed_components),
         requests_pattern=settings.topics.pattern,
+        lanes=settings.topics.lanes,
     )
 
 

@@ -21,8 +21,9 @@ from pydantic import (
 
 from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError
-from udfs.paths import managed_ledger_name, segment_of, topic_of
+from udfs.paths import managed_ledger_name, segment_of, tenant_of, topic_of
 from udfs.records import LedgerComponent
+from udfs.requests.lanes import Lanes
 from udfs.requests.request_format import MAX_PAYLOAD_BYTES
 from udfs.requests.topic_pattern import TopicPattern, is_one_name, parse_pattern
 from udfs.units import MAX_CHUNK_ROWS
@@ -172,6 +173,9 @@ class TopicSettings(_Part):
 
     requests: Annotated[tuple[str, ...], Field(min_length=1)]
     requests_pattern: str
+    lanes: Lanes
+    lane_partitions: Annotated[int, Field(ge=1, le=_POSITION_PARTITIONS_MAX)]
+    shared_without_lane: bool
     trusted_tenants: tuple[str, ...]
     retry: str
     dead_letter: str
@@ -227,11 +231,24 @@ class TopicSettings(_Part):
         """The parsed requests_pattern; None if there is none."""
         return parse_pattern(self.requests_pattern) if self.requests_pattern else None
 
+    def lane_of(self, owner: str) -> str | None:
+        """Return the lane for requests that name a topic or managed ledger, whether the lane exists or not.
+
+        None: they use the first of `requests`. Raises ValueError if `owner` is no such name.
+        """
+        return None if tenant_of(owner) in self.trusted_tenants else self.lanes.of(owner)
+
+    def is_lane(self, topic: str) -> bool:
+        """Whether a topic (full name, existing or not) is a lane."""
+        return self.lanes.has(topic) and tenant_of(topic) not in self.trusted_tenants and topic not in self.owned
+
     def takes(self, topic: str) -> bool:
-        """Whether a topic (full name, existing or not) is in `requests`, is `watch`, or matches requests_pattern."""
+        """Whether a topic (full name, existing or not) is listed, is `watch` or a lane, or matches requests_pattern."""
         pattern = self.pattern
-        return topic in (*self.requests, self.watch) or (
-            pattern is not None and topic not in (self.retry, self.dead_letter) and pattern.matches(topic)
+        return (
+            topic in (*self.requests, self.watch)
+            or self.is_lane(topic)
+            or (pattern is not None and topic not in (self.retry, self.dead_letter) and pattern.matches(topic))
         )
 
 
