@@ -154,6 +154,12 @@ MUTATIONS = (
         "    if False:",
     ),
     Mutation(
+        "a webhook's secret goes over TLS or to this machine",
+        "streaming/adapters/webhook.py",
+        'if (self.is_secret or "@" in parts.netloc) and not may_carry_secret(url):',
+        "if False:",
+    ),
+    Mutation(
         "the reader of frames sends a secret over TLS or to this machine",
         "streaming/adapters/pulsar/readers/frames.py",
         "        if self._credentials.sends_secret and not may_carry_secret(self._url):",
@@ -1507,6 +1513,7 @@ NARROWED |= {
     "pulsar-client compares a broker's name with its certificate": ("tests/contract/test_pulsar_tls.py",),
     "a token over pulsar+ssl needs a named authority": ("tests/unit/config/test_load.py",),
     "a client secret goes over TLS or to this machine": ("tests/unit/adapters/pulsar/test_oauth2.py",),
+    "a webhook's secret goes over TLS or to this machine": ("tests/unit/adapters/test_webhook.py",),
     "the reader of frames sends a secret over TLS or to this machine": (
         "tests/unit/adapters/pulsar/readers/test_span_reader.py",
     ),

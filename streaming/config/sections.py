@@ -443,6 +443,7 @@ class NotifySettings(_Part):
     """[notify]."""
 
     webhook_file: FilePath
+    ca_file: FilePath
     format: Literal["slack", "alertmanager"]
     after_seconds: NonNegativeInt
 

@@ -52,7 +52,6 @@ COVERED = {
     "streaming.adapters.s3.etags": "tests/contract/test_object_store.py",
     "streaming.adapters.s3.objects": "tests/contract/test_object_store.py",
     "streaming.adapters.s3.adaptive_pace": "tests/unit/adapters/test_s3_pace.py",
-    "streaming.adapters.webhook": "tests/unit/deletion/supervision/test_notices.py",
     "streaming.adapters.zookeeper.add_watch": "tests/contract/test_change_hints.py",
     "streaming.adapters.zookeeper.changes": "tests/contract/test_change_hints.py",
     "streaming.adapters.zookeeper.deletes": "tests/contract/test_zookeeper_faults.py",

@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
-from streaming.adapters.webhook import post, url_in
+from streaming.adapters.webhook import Webhook
 from streaming.beside import Beside, Work, logged
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
@@ -114,13 +113,14 @@ def _text(reason: _Reason) -> str:
 
 
 def notifying(settings: Settings, health: Health, labels: Callable[[], Mapping[str, str]]) -> Beside:
-    """Return the thread that sends the messages of [notify]. Raises ConfigError for a file without a URL."""
+    """Return the thread that sends the messages of [notify]. Raises ConfigError for unusable files."""
     notify = settings.notify
-    url_in(notify.webhook_file)
+    webhook = Webhook.of(notify)
+    webhook.check()
     notices = Notices(
         health=health,
         labels=labels,
-        post=partial(post, notify.webhook_file),
+        post=webhook.post,
         is_alertmanager=notify.format == "alertmanager",
         after_s=notify.after_seconds,
     )

@@ -74,19 +74,19 @@ def test_no_level_logs_the_url_of_a_webhook(tmp_path: Path) -> None:
     program = """
 import sys, threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from streaming.adapters.webhook import post
+from streaming.adapters.webhook import Webhook
 from streaming.cli.logs import LogLevel, choose_log, LogFormat
-class Webhook(BaseHTTPRequestHandler):
+class Receiver(BaseHTTPRequestHandler):
     def do_POST(self):
         self.send_response(200)
         self.end_headers()
     def log_message(self, *args):
         pass
-server = HTTPServer(("127.0.0.1", 0), Webhook)
+server = HTTPServer(("127.0.0.1", 0), Receiver)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 choose_log(LogLevel.DEBUG, LogFormat.TEXT)
 open(sys.argv[1], "w").write(f"http://127.0.0.1:{server.server_port}/services/s3cret")
-post(sys.argv[1], {})
+Webhook(url_file=sys.argv[1], is_secret=True).post({})
 """
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "url")], capture_output=True, text=True, check=True

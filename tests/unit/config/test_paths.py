@@ -23,7 +23,7 @@ PATHS = {
     "state": ("dir",),
     "checkpoints": ("dir",),
     "spark": ("local_dir",),
-    "notify": ("webhook_file",),
+    "notify": ("webhook_file", "ca_file"),
 }
 KEYS = [(section, key) for section, keys in PATHS.items() for key in keys]
 
