@@ -8,7 +8,7 @@ from streaming.audit.audit_options import FindingFilters
 from streaming.audit.findings import is_class
 from streaming.audit.tables import Rows
 from udfs import columns as c
-from udfs.records import LedgerType
+from udfs.records import LedgerComponent, LedgerType
 from udfs.verdicts.finding_classes import FindingClass
 
 _TOPICS = 200
@@ -92,11 +92,13 @@ def matching(findings: Rows, filters: FindingFilters) -> Rows:
     chosen = {
         c.TENANT: filters.tenant,
         a.NAMESPACE: filters.namespace,
-        c.COMPONENT: str(filters.component) if filters.component else "",
+        c.COMPONENT: "" if filters.component in (None, LedgerComponent.SEGMENT) else str(filters.component),
     }
     for name, value in chosen.items():
         if value:
             findings = findings.where(f"{name} = $value", value=value)
+    if filters.component is LedgerComponent.SEGMENT:  # the findings are the ledgers of the segments that would go
+        findings = findings.where(is_class(FindingClass.ORPHAN_SEGMENT))
     if filters.older_than_seconds:
         # the filter selects orphans to delete; it must not hide missing data, which has no age
         is_old = f"{a.AGE_SECONDS} >= $seconds OR {is_class(FindingClass.MISSING)}"

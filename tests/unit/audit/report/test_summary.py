@@ -10,13 +10,14 @@ from udfs.records import LedgerComponent
 from udfs.verdicts.finding_classes import FindingClass
 
 EXPECTED = [
-    (FindingFilters(), [1, 2, 3, 4, 5]),
-    (FindingFilters(tenant="public"), [1, 2, 3, 5]),
+    (FindingFilters(), [1, 2, 3, 4, 5, 6]),
+    (FindingFilters(tenant="public"), [1, 2, 3, 5, 6]),
     (FindingFilters(namespace="other/ns"), [4]),
     (FindingFilters(component=LedgerComponent.SCHEMA_STORAGE), [3]),
-    (FindingFilters(older_than_seconds=3), [3, 4, 5]),
-    (FindingFilters(max_bytes=250), [3, 4, 5]),  # the oldest findings that fit
-    (FindingFilters(max_bytes=99), [5]),
+    (FindingFilters(component=LedgerComponent.SEGMENT), [6]),
+    (FindingFilters(older_than_seconds=3), [3, 4, 5, 6]),
+    (FindingFilters(max_bytes=250), [3, 4, 5, 6]),  # the oldest findings that fit
+    (FindingFilters(max_bytes=99), [5, 6]),
 ]
 
 
@@ -27,6 +28,7 @@ def test_filters_by_age_and_size_apply_only_to_findings_that_may_be_deleted(tabl
         finding(3, **{c.COMPONENT: "SCHEMA_STORAGE"}),
         finding(4, **{a.MANAGED_LEDGER: "other/ns/persistent/t"}),
         finding(5, **{a.CLASS: "MISSING", a.LAST_CHANGE_MS: None}),
+        finding(6, **{a.CLASS: "ORPHAN_SEGMENT"}),
     ]
 
     found = findings_of(tables, *rows)
