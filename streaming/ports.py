@@ -483,6 +483,14 @@ PlacedEntry = tuple[int, int, Sequence[str]]
 """Ledger id, entry id, and the ids of the bookies that may store the entry."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredAnswers:
+    """The answers of bookies about entries."""
+
+    answers: list[bool | None]  # for each entry, whether a bookie stores it; None: unknown
+    faults: Mapping[str, str]  # bookie id -> why its answers are missing, or do not count
+
+
 class Bookies(Protocol):
     """The bookies of a cluster."""
 
@@ -518,8 +526,8 @@ class Bookies(Protocol):
         self,
         entries: Sequence[PlacedEntry],
         control: Callable[[frozenset[str]], Iterable[PlacedEntry]],
-    ) -> list[bool | None]:
-        """Return for each entry whether a bookie stores it; None: unknown. The ledger needs no metadata.
+    ) -> StoredAnswers:
+        """Return for each entry whether a bookie stores it, and why others are unknown. The ledger needs no metadata.
 
         False means that each of the bookies answered that it has no such entry, and that it stores another entry of
         this cluster: at its address, another cluster's bookie may answer. Raises UnavailableError if it could not be

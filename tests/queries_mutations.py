@@ -190,7 +190,7 @@ QUERIES = (
     (
         "an undo is not too late if a bookie does not answer for its own entries",
         UNDO,
-        "        elif None in answers:\n",
+        "        elif None in of_others.answers:\n",
         "        elif False:\n",
     ),
     ("another query's batch is not read by the fallback", FALLBACK, "        _require_own(query, checkpoint)\n", ""),

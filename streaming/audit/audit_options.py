@@ -63,15 +63,3 @@ def every_seconds_of(text: str, *, last: bool) -> int:
     if not seconds:
         raise ConfigError(f"--watch {text}: the interval must be longer than 0")
     return seconds
-
-
-def component_of(text: str) -> LedgerComponent | None:
-    """Parse --component; "" returns None, which selects every component. Raises ConfigError."""
-    if not text:
-        return None
-    try:
-        return LedgerComponent(text.upper())
-    except ValueError:
-        raise ConfigError(
-            f"--component {text} is not a component; choose one of {', '.join(LedgerComponent)}"
-        ) from None

@@ -139,7 +139,7 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
     filters = audit_options.FindingFilters(
         tenant=tenant,
         namespace=namespace,
-        component=audit_options.component_of(component),
+        component=LedgerComponent(amounts.one_of(component, LedgerComponent, "--component")) if component else None,
         older_than_seconds=amounts.seconds_of(older_than, "--older-than") if older_than else 0,
         max_bytes=amounts.bytes_of(max_bytes, "--max-bytes") if max_bytes else 0,
     )

@@ -44,14 +44,6 @@ def completes(values: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [value for value in values if value.startswith(incomplete)]
 
 
-def one_of(text: str, values: Iterable[str], option: str) -> str:
-    """Parse one of the values, in upper or lower case; "" stays "". Raises ConfigError, which names the values."""
-    allowed = list(map(str, values))
-    if text and text.upper() not in allowed:
-        raise ConfigError(f"{option} {text}: one of {', '.join(allowed)}")
-    return text.upper()
-
-
 def refuse_ignored(context: typer.Context, *rules: tuple[bool, tuple[str, ...], str]) -> None:
     """Raise ConfigError for options on the command line that would change nothing.
 

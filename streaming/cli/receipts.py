@@ -16,14 +16,13 @@ from streaming.cli.options import (
     Json,
     OneLedger,
     completes,
-    one_of,
     require_namespace,
     settings_of,
     state_fault,
     utc,
 )
 from streaming.clock import SystemClock
-from streaming.config.amounts import time_of
+from streaming.config.amounts import one_of, time_of
 from streaming.terminal import Terminal, cell, say, say_json
 from udfs import columns as c
 from udfs.records import Outcome, Reason
@@ -73,8 +72,8 @@ def receipts(  # noqa: PLR0913  typer reads each option from a parameter
         ledger=ledger,
         topic=topic,
         tenant=tenant,
-        outcome=one_of(outcome, Outcome, "--outcome"),
-        reason=one_of(reason, Reason, "--reason"),
+        outcome=outcome and one_of(outcome, Outcome, "--outcome"),
+        reason=reason and one_of(reason, Reason, "--reason", page="docs/reasons.md"),
         since_ms=time_of(since, "--since", now_ms) if since else 0,
         until_ms=time_of(until, "--until", now_ms) if until else 0,
     )

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streaming.cli.options import Json, Yes, completes, confirm, one_of, refuse_ignored, require_terminal, utc
+from streaming.cli.options import Json, Yes, completes, confirm, refuse_ignored, require_terminal, utc
 from streaming.clock import SystemClock
+from streaming.config.amounts import one_of
 from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.terminal import say, say_json
 from udfs.rocketmq.metadata import OffsetsOf
@@ -53,7 +54,7 @@ def _losses_named(texts: list[str]) -> "list[Code]":
     """Parse --accept-loss. Raises ConfigError for a code that is no loss."""
     from udfs.rocketmq.refusals import LOSSES, Code
 
-    return [Code(one_of(text or "''", LOSSES, "--accept-loss")) for text in texts]
+    return [Code(one_of(text, LOSSES, "--accept-loss")) for text in texts]
 
 
 def _loss_warning(paths: "StorePaths", codes: "list[Code]") -> str:

@@ -8,14 +8,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streaming.config.amounts import seconds_of
+from streaming.cli.options import completes
+from streaming.config.amounts import one_of, seconds_of
 from streaming.errors import ConfigError, UnavailableError
+from streaming.sandbox.rocketmq.broker_home import StoreMode
 from streaming.terminal import say, say_json
 
 if TYPE_CHECKING:
     from streaming.sandbox.cluster import Cluster
     from streaming.sandbox.home import Instance
     from streaming.sandbox.rocketmq.server import RocketMQ
+
+
+def _completed_pulsar(incomplete: str) -> list[str]:
+    from streaming.sandbox.parts.distribution import versions
+
+    return completes(versions())(incomplete)
+
+
+def _completed_rocketmq(incomplete: str) -> list[str]:
+    from streaming.sandbox.rocketmq.broker_jars import versions
+
+    return completes(versions())(incomplete)
+
 
 app = typer.Typer(no_args_is_help=True)
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of the cluster; each folder has its own cluster")]
@@ -55,6 +70,7 @@ PulsarOption = Annotated[
     typer.Option(
         "--pulsar",
         metavar="VERSION",
+        autocompletion=_completed_pulsar,
         help="Version of Pulsar (default: that of the last start). Another one than that is started on the cluster's "
         "data, as in an upgrade",
         show_default=False,
@@ -65,6 +81,7 @@ RocketMQOption = Annotated[
     typer.Option(
         "--rocketmq",
         metavar="VERSION",
+        autocompletion=_completed_rocketmq,
         help="Start a RocketMQ of this version (name server and broker) instead of Pulsar, with small files, in a "
         "separate network if this machine permits that",
         show_default=False,
@@ -74,7 +91,8 @@ StoreOption = Annotated[
     str | None,
     typer.Option(
         "--store",
-        metavar="file|both|rocksdb",
+        metavar="|".join(StoreMode),
+        autocompletion=completes(StoreMode),
         help="Store of the consume queues and offsets of --rocketmq's broker (default: that of its last start, at "
         "first file)",
         show_default=False,
@@ -222,13 +240,11 @@ def rocketmq_facts(made: "RocketMQ") -> dict[str, Any]:
 def _up_rocketmq(home: Path, version: str, store: str | None, *, as_json: bool) -> None:
     from streaming.cli.step_progress import steps
     from streaming.sandbox.rocketmq import server
-    from streaming.sandbox.rocketmq.broker_home import StoreMode
 
-    if store is not None and store not in set(StoreMode):
-        raise ConfigError(f"--store takes {', '.join(StoreMode)}; not {store}")
+    mode = None if store is None else StoreMode(one_of(store, StoreMode, "--store"))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with steps() as shown:
-        made = server.up(home, version, mode=StoreMode(store) if store else None, say=shown.say, progress=shown.advance)
+        made = server.up(home, version, mode=mode, say=shown.say, progress=shown.advance)
     _print(rocketmq_facts(made), as_json=as_json)
 
 

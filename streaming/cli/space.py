@@ -19,7 +19,7 @@ from streaming.cli.options import (
     require_terminal,
     settings_of,
 )
-from streaming.config.amounts import topic_from
+from streaming.config.amounts import one_of, topic_from
 from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
 from streaming.terminal import Terminal, count_of, say, say_json
 from udfs.paths import namespace_of, tenant_of
@@ -97,7 +97,7 @@ def space(  # noqa: PLR0913  typer reads each option from a parameter
         (not collect, ("--compact", "--yes"), "nothing is collected. Add --collect"),
         (collect, _REPORT_OPTIONS, "--collect reports no bytes. Leave out --collect"),
     )
-    view = _view(by)
+    view = View(one_of(by, View, "--by"))
     require_namespace(namespace, tenant)
     filters = _filters(tenant, namespace, topic)
     if collect:
@@ -120,12 +120,6 @@ def space(  # noqa: PLR0913  typer reads each option from a parameter
         raise SafetyError(
             f"{count_of(len(report.unknown), 'fact')} could not be read: the result lists them, with bounds"
         )
-
-
-def _view(text: str) -> View:
-    if text.lower() not in list(View):
-        raise ConfigError(f"--by {text}: one of {', '.join(View)}")
-    return View(text.lower())
 
 
 def _filters(tenant: str, namespace: str, topic: str) -> Filters:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from streaming.cli.options import Config, Json, settings_of
+from streaming.cli.options import Config, Json, completes, settings_of
 from streaming.terminal import say, say_json
 
 
@@ -19,7 +19,12 @@ def submit_args(  # noqa: PLR0913  typer reads each option from a parameter
     ] = None,
     master: Annotated[str, typer.Option("--master", help="Spark's master URL", show_default="spark.master")] = "",
     deploy_mode: Annotated[
-        str, typer.Option("--deploy-mode", help="Where the driver runs: client (this machine) or cluster")
+        str,
+        typer.Option(
+            "--deploy-mode",
+            help="Where the driver runs: client (this machine) or cluster",
+            autocompletion=completes(("client", "cluster")),
+        ),
     ] = "client",
     dist: Annotated[Path, typer.Option("--dist", help="Folder that `make dist` built")] = Path("dist"),
     image: Annotated[str, typer.Option("--image", help="Container image, for Kubernetes")] = "",

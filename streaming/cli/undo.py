@@ -49,8 +49,8 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
     could not be restored or its data are gone.
     """
     from streaming.clients import command_clients
-    from streaming.undo.restore_ledgers import undo_ledgers
-    from streaming.undo.restore_objects import undo_objects
+    from streaming.undo.restore_ledgers import selected_ledgers, undo_ledgers
+    from streaming.undo.restore_objects import selected_objects, undo_objects
 
     since_ms = SystemClock().now_ms() - seconds_of(since, "--since") * 1000 if since else 0
     selection = UndoSelection(ledger, topic, since_ms)
@@ -58,12 +58,17 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
         raise ConfigError("nothing was selected: give --ledger, --topic or --since")
     settings = settings_with_state(config)
     asks = ledger is None and not dry_run and not yes
-    if asks:
-        require_terminal(yes=yes)
     undo_selected = undo_objects if objects else undo_ledgers
+    if asks:
+        (selected_objects if objects else selected_ledgers)(settings, selection)  # raises if there are none
+        require_terminal(yes=yes)
     with command_clients(settings) as clients:
         if asks:
             would = undo_selected(settings, clients, selection, dry_run=True)
+            if not would.count(Undone.WOULD_PUT_BACK):
+                _show(would, objects=objects, json_lines=json_lines)
+                _raise_fault(would, None)
+                return
             confirm(_question(would, topic, since, objects=objects), yes=yes)
         report = undo_selected(settings, clients, selection, dry_run=dry_run)
         if not dry_run:
@@ -132,7 +137,7 @@ def advice(report: UndoReport) -> str:
     """Return the advice about restored ledgers, and the checks that only the operator can make."""
     lines = _counted(report)
     restored = [result for result in report.results if result.status in (Undone.PUT_BACK, Undone.UNREADABLE)]
-    unread = [result for result in restored if result.status is Undone.UNREADABLE or result.detail == NOT_READ]
+    unread = [result for result in restored if result.status is Undone.UNREADABLE or NOT_READ in result.detail]
     for result in (unread or restored)[:1]:
         last = f" -le {result.last_entry_id}" if result.last_entry_id >= 0 else ""
         lines += [

@@ -1,9 +1,11 @@
-"""Reads durations (30m, 6h, 7d), times, sizes (500G) and topic names that operators write on the command line.
+"""Reads durations (30m, 6h, 7d), times, sizes (500G), topic names and enumerated values of the command line.
 
 pydantic's types differ: its timedelta refuses 30m, and its ByteSize reads 10G as a power of ten.
 """
 
+import difflib
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from streaming.errors import ConfigError
@@ -59,3 +61,23 @@ def topic_from(text: str, option: str) -> str:
         return topic_named(text)
     except ValueError as error:
         raise ConfigError(f"{option}: {error}") from error
+
+
+def one_of(text: str, values: Iterable[str], option: str, *, page: str = "") -> str:
+    """Return the value that the operator wrote in upper or lower case.
+
+    Raises ConfigError, which names the most similar value, and all of them or the page of the docs that explains them.
+    """
+    of_text = {str(value).lower(): str(value) for value in values}
+    if text.lower() in of_text:
+        return of_text[text.lower()]
+    similar = most_similar(text, of_text.values())
+    hint = f"; did you mean {similar}?" if similar else ""
+    rest = f"{page} explains all values" if page else f"choose one of {', '.join(of_text.values())}"
+    raise ConfigError(f"{option} {text or repr(text)}: no such value{hint} ({rest})")
+
+
+def most_similar(wrong: str, names: Iterable[str]) -> str:
+    """Return the name that an operator probably meant, in whatever case it was written; "" if none is similar."""
+    of_text = {name.lower(): name for name in names}
+    return "".join(of_text[name] for name in difflib.get_close_matches(wrong.lower(), of_text, 1))

@@ -1,6 +1,5 @@
 """Messages for faults of a configuration: the key, its source (the file or a variable), and an example."""
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
@@ -8,6 +7,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from streaming.config.amounts import most_similar
 from streaming.config.settings import Settings
 
 PREFIX = "LEDGER_REAPER__"
@@ -48,9 +48,8 @@ def unknown_variables(names: Iterable[str]) -> list[str]:
         rest = name.removeprefix(_ONE_UNDERSCORE)
         if rest == name or rest.startswith(("_", *_TESTS)) or rest in _OTHERS:
             continue
-        same = letters.get(_letters(name))
-        close = [same] if same is not None else difflib.get_close_matches(name, variables, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        similar = letters.get(_letters(name)) or most_similar(name, variables)
+        hint = f"; did you mean {similar}?" if similar else ""
         messages.append(f"the variable {name} is no configuration key, and is ignored{hint}")
     return messages
 
@@ -120,8 +119,8 @@ def _example(path: Path, defaults: Mapping[str, Any]) -> str:
 
 def _did_you_mean(path: Path, *, is_variable: bool) -> str:
     wrong = str(path[-1])
-    close = difflib.get_close_matches(wrong, _siblings(path), 1)
-    similar = [(*path[:-1], close[0])] if close else [key for key in _keys() if key[-1] == wrong][:1]
+    sibling = most_similar(wrong, _siblings(path))
+    similar = [(*path[:-1], sibling)] if sibling else [key for key in _keys() if key[-1] == wrong][:1]
     if not similar:
         return ""
     name = variable_of(similar[0]) if is_variable else ".".join(map(str, similar[0]))

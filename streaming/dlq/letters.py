@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from streaming.config.amounts import topic_from
+from streaming.config.amounts import one_of, topic_from
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError
 from streaming.ports import Pulsar, StoredMessage
@@ -141,8 +141,7 @@ def age_of(age_ms: int) -> str:
 
 def filters(ids: Iterable[str], reason: str, owner: str, older_than_ms: int) -> DeadLetterFilters:
     """Return filters for the options of a command. Raises ConfigError."""
-    if reason and reason not in {*Reason, NO_REASON, OTHER_REASON}:
-        raise ConfigError(f"reason {reason}: no such reason; `ledger-reaper dlq list` shows the existing ones")
+    reason = reason and one_of(reason, (*Reason, NO_REASON, OTHER_REASON), "--reason", page="docs/reasons.md")
     return DeadLetterFilters(frozenset(ids), reason, _full_owner(owner), older_than_ms)
 
 

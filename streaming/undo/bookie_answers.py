@@ -6,7 +6,7 @@ certainly exists: a control entry.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
 from typing import Any
@@ -15,10 +15,12 @@ from streaming.clients import CommandClients
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.ports import MetadataStore, PlacedEntry, TopicAdmin, Znode
+from streaming.terminal import some_of
 from streaming.undo.undo_report import (
     GONE,
     HALF_STORED,
     NO_BOOKIE_READS,
+    NO_ENTRIES_NAMED,
     NOT_CHECKED,
     NOT_READ,
     PARTLY_STORED,
@@ -45,6 +47,7 @@ _OF_A_CLOSED = 8
 # because a ledger may be in tiered storage, or be trimmed right now.
 _AT_MOST = 8
 _OF_A_PARTITION = 2
+_BOOKIES_SHOWN = 3  # in the reason of an unknown answer
 _ENTRIES = 2  # that a ledger has at least; while it is being written, its last entry may not be readable
 
 
@@ -69,24 +72,41 @@ def stored_entries(
             if placement.metadata.last_entry_id >= 0:
                 placements[entry["path"]] = entry["ledger_id"], placement
 
-    def asked(of_path: Mapping[str, Sequence[int]]) -> dict[str, list[bool | None]]:
-        questions = []
+    def asked(of_path: Mapping[str, Sequence[int]]) -> dict[str, _Answers]:
+        questions: dict[str, list[PlacedEntry]] = {}
         for path, numbers in of_path.items():
             ledger_id, placement = placements[path]
-            questions += [(ledger_id, number, bookies_of_entry(placement, number)) for number in numbers]
-        answers = iter(clients.bookies.stored(questions, control))
-        return {path: list(islice(answers, len(numbers))) for path, numbers in of_path.items()}
+            questions[path] = [(ledger_id, number, bookies_of_entry(placement, number)) for number in numbers]
+        stored = clients.bookies.stored([each for some in questions.values() for each in some], control)
+        answers = iter(stored.answers)
+        return {path: _Answers(some, [*islice(answers, len(some))], stored.faults) for path, some in questions.items()}
 
     first_and_last = asked({path: (0, placed.metadata.last_entry_id) for path, (_, placed) in placements.items()})
-    found = {path: _told(first, last) for path, (first, last) in first_and_last.items()}
+    found = {path: _told(of_both) for path, of_both in first_and_last.items()}
     # bookies collect garbage at different times: without these two entries, some may still have others
     others = asked({path: _on_each_bookie(placements[path][1]) for path, (_, told) in found.items() if told == GONE})
-    for path, answers in others.items():
-        if True in answers:
+    for path, of_others in others.items():
+        if True in of_others.answers:
             found[path] = False, PARTLY_STORED
-        elif None in answers:
-            found[path] = None, NOT_CHECKED
-    return {entry["path"]: found.get(entry["path"], (None, NOT_CHECKED)) for entry in entries}
+        elif None in of_others.answers:
+            found[path] = None, of_others.unknown()
+    return {entry["path"]: found.get(entry["path"], (None, f"{NOT_CHECKED}: {NO_ENTRIES_NAMED}")) for entry in entries}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """The answers about some entries of a ledger."""
+
+    questions: Sequence[PlacedEntry]
+    answers: Sequence[bool | None]
+    faults: Mapping[str, str]  # bookie -> why its answers are missing, or do not count
+
+    def unknown(self) -> str:
+        """Describe why some answers are unknown, with the bookies that have not given them."""
+        asked = zip(self.questions, self.answers, strict=True)
+        missing = {bookie for (*_entry, bookies), answer in asked if answer is None for bookie in bookies}
+        faults = [f"bookie {bookie} {self.faults[bookie]}" for bookie in sorted(missing & self.faults.keys())]
+        return f"{NOT_CHECKED}: {some_of(faults, _BOOKIES_SHOWN)}"
 
 
 def _on_each_bookie(placement: Placement) -> list[int]:
@@ -102,9 +122,10 @@ def _on_each_bookie(placement: Placement) -> list[int]:
     return sorted(entry for entry in entries if entry <= last)
 
 
-def _told(first: bool | None, last: bool | None) -> tuple[bool | None, str]:
+def _told(of_both: _Answers) -> tuple[bool | None, str]:
+    first, last = of_both.answers
     if first is None or last is None:
-        return None, NOT_CHECKED
+        return None, of_both.unknown()
     if first and last:
         return True, STORED
     return False, HALF_STORED if first or last else GONE
@@ -165,7 +186,8 @@ def judged(result: UndoResult, is_readable: bool | None, away: Sequence[str] = (
         away: its bookies that are not registered.
     """
     if is_readable is None:
-        return replace(result, detail=NOT_READ if result.has_entries is None else result.detail)
+        unread = f"its metadata are back; {result.detail}, {NOT_READ}"
+        return replace(result, detail=unread if result.has_entries is None else result.detail)
     if is_readable:
         read = "its entries were read from the bookies"
         return replace(result, detail=result.detail if result.has_entries is False else read)

@@ -53,14 +53,7 @@ def undo_ledgers(
     require_live_store(store, clients.pulsar.admin.metadata_stores)
     identity.compare(identity.of_cluster(settings, store, clients.pulsar.admin), settings.state_dir)
     layout = identity.read_layout(store, settings.zookeeper.ledgers_root)
-    entries = newest_of(
-        journal.entries(settings.state_dir, journal.JournalQuery(where=condition_of(selection))), selection.topic
-    )
-    if not entries:
-        raise ConfigError(
-            f"the journal in {settings.state.dir} has no such ledger: it keeps the deletes of this service for "
-            f"{settings.state.journal_days} days"
-        )
+    entries = selected_ledgers(settings, selection)
     created: dict[str, Znode] = {}
     results = list(_restore_removed(clients, settings, layout, entries, None if dry_run else created))
     report = UndoReport(read_entries(settings, clients, results, created))
@@ -79,6 +72,18 @@ def restorable(settings: Settings, clients: CommandClients, ledger_ids: Collecti
     where = ds.field("ledger_id").isin(sorted(ledger_ids))
     entries = newest_of(journal.entries(settings.state_dir, journal.JournalQuery(where=where)))
     return {each.ledger_id: each for each in _restore_removed(clients, settings, layout, entries, None)}
+
+
+def selected_ledgers(settings: Settings, selection: UndoSelection) -> list[Mapping[str, Any]]:
+    """Return the newest journal entry of each selected ledger. Raises ConfigError if there is none."""
+    where = journal.JournalQuery(where=condition_of(selection))
+    entries = newest_of(journal.entries(settings.state_dir, where), selection.topic)
+    if not entries:
+        raise ConfigError(
+            f"the journal in {settings.state.dir} has no such ledger: it keeps the deletes of this service for "
+            f"{settings.state.journal_days} days"
+        )
+    return entries
 
 
 def newest_of(entries: Iterable[Mapping[str, Any]], topic: str = "") -> list[Mapping[str, Any]]:

@@ -34,7 +34,13 @@ def undo_objects(
 
     Raises ConfigError if the journal has no such object, UnavailableError, RefusedError.
     """
-    entries = [
+    entries = _newest(selected_objects(settings, selection))
+    return UndoReport([result for entry in entries for result in _restored(settings, clients, entry, dry_run=dry_run)])
+
+
+def selected_objects(settings: Settings, selection: UndoSelection) -> list[Mapping[str, Any]]:
+    """Return the journal's entries of the selected objects. Raises ConfigError if there is none."""
+    entries: list[Mapping[str, Any]] = [
         entry
         for entry in journal.object_entries(settings.state_dir, journal.JournalQuery(where=condition_of(selection)))
         if not selection.topic or _is_of(entry, selection.topic)
@@ -45,9 +51,7 @@ def undo_objects(
             f"the journal in {settings.state.dir} has no such object: it keeps the deletes of this service for {days} "
             "days"
         )
-    return UndoReport(
-        [result for entry in _newest(entries) for result in _restored(settings, clients, entry, dry_run=dry_run)]
-    )
+    return entries
 
 
 def _restored(

@@ -3,14 +3,9 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-NOT_CHECKED = (
-    "not known whether bookies still have its entries: a bookie that may store some of them is away, requires "
-    "authentication, did not answer at its own port, or stores no entry of the ledgers that exist"
-)
-NOT_READ = (
-    "its metadata are back; not known whether bookies still have its entries, because no bookie that can read control "
-    "entries answered"
-)
+NOT_CHECKED = "not known whether bookies still have its entries"  # the bookies and their faults follow
+NO_ENTRIES_NAMED = "its metadata name no last entry (the ledger was OPEN, or is empty), so no bookie was asked"
+NOT_READ = "and no bookie that can read control entries answered over HTTP"
 NO_BOOKIE_READS = (
     "its metadata are back, but no bookie reads its first or its last entry for clients: either both are gone, or "
     "these bookies can't reach the one that has them"

@@ -66,7 +66,6 @@ COVERED = {
     "streaming.audit.walk.suspects": "tests/unit/audit/checks/test_suspect_ledgers.py",
     "streaming.cli.accept": "tests/unit/cli/test_confirmation.py",
     "streaming.check.first_configuration": "tests/unit/cli/test_init.py",
-    "streaming.cli.undo": "tests/unit/undo/test_restore_ledgers.py",
     "streaming.clock": "tests/contract/test_coordination.py",
     "streaming.config.combinations": "tests/unit/config/test_load.py",
     "streaming.config.sections": "tests/contract/test_publish.py",

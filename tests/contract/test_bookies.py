@@ -209,13 +209,13 @@ def test_an_entry_is_gone_only_if_each_of_its_bookies_answers_so(
     first: int, second: int, is_stored: bool | None
 ) -> None:
     with storing({(5, 7): first, CONTROL: 0}, {(5, 7): second, CONTROL: 0}) as bookies:
-        assert bookies.stored([(5, 7, ("b0", "b1"))], lambda _doubted: ON_BOTH) == [is_stored]
+        assert bookies.stored([(5, 7, ("b0", "b1"))], lambda _doubted: ON_BOTH).answers == [is_stored]
 
 
 def test_an_entry_is_not_gone_if_a_bookie_that_has_returned_another_entry_breaks() -> None:
     with storing({(5, 7): 1, CONTROL: 0}, {(6, 1): 0, (5, 7): 101, CONTROL: 0}) as bookies:
         asked = [(6, 1, ("b1",)), (5, 7, ("b0", "b1"))]
-        assert bookies.stored(asked, lambda _doubted: ON_BOTH) == [True, None]
+        assert bookies.stored(asked, lambda _doubted: ON_BOTH).answers == [True, None]
 
 
 @pytest.mark.parametrize(
@@ -231,10 +231,36 @@ def test_a_bookie_that_stores_no_other_entry_of_the_cluster_is_not_believed(
     first: int, second: int, is_stored: bool | None
 ) -> None:
     with storing({CONTROL: first}, {CONTROL: second}) as bookies:
-        assert bookies.stored([(5, 7, ("b0", "b1")), (5, 8, ("b0",))], lambda _doubted: [(*CONTROL, ("b0", "b1"))]) == [
-            is_stored,
-            False if first == 0 else None,
-        ]
+        asked = [(5, 7, ("b0", "b1")), (5, 8, ("b0",))]
+        stored = bookies.stored(asked, lambda _doubted: [(*CONTROL, ("b0", "b1"))])
+        assert stored.answers == [is_stored, False if first == 0 else None]
+
+
+def test_each_bookie_that_leaves_an_answer_unknown_is_named_with_its_fault() -> None:
+    with storing({(5, 7): 102}, {(5, 7): 101}, {(5, 7): -1}, {}, {(5, 7): 1, CONTROL: 0}) as bookies:
+        named = ("b0", "b1", "b2", "b3", "b4", "away")
+        stored = bookies.stored([(5, 7, named)], lambda _doubted: [(*CONTROL, ("b3", "b4"))])
+        bookies.store.create(f"{ROOT}/available/empty", b"")
+        unaddressed = bookies.stored([(5, 7, ("empty",))], lambda _doubted: ())
+    assert stored.answers == [None]
+    assert stored.faults == {
+        "b0": "failed to read an entry: it answers with BookKeeper's error 102 (it requires authentication, which this "
+        "read can't do)",
+        "b1": "failed to read an entry: it answers with BookKeeper's error 101 (it can't read its disk)",
+        "b2": "failed to read an entry: it closed the connection",
+        "away": "is away (not registered)",
+    }
+    assert unaddressed.faults == {"empty": "has registered no address"}
+
+
+def test_a_bookie_whose_answers_prove_nothing_is_named_and_one_that_nobody_reaches() -> None:
+    with storing({}) as bookies:
+        stored = bookies.stored([(5, 7, ("b0",))], lambda _doubted: [(*CONTROL, ("b0",))])
+    assert stored.faults == {
+        "b0": "stores no entry of an existing ledger of this cluster, so its answers prove nothing"
+    }
+    fault = bookies.stored([(5, 7, ("b0",))], lambda _doubted: ()).faults["b0"]  # its server has stopped
+    assert fault.startswith("can't be reached at 127.0.0.1:")
 
 
 def test_only_bookies_that_have_nothing_are_asked_for_other_entries() -> None:
@@ -245,9 +271,9 @@ def test_only_bookies_that_have_nothing_are_asked_for_other_entries() -> None:
         return ON_BOTH
 
     with storing({(5, 7): 0, CONTROL: 0}, {CONTROL: 0}) as bookies:
-        assert bookies.stored([(5, 7, ("b0",)), (5, 8, ("b0",))], control) == [True, False]
+        assert bookies.stored([(5, 7, ("b0",)), (5, 8, ("b0",))], control).answers == [True, False]
         assert doubted == []
-        assert bookies.stored([(5, 7, ("b0",)), (5, 8, ("b0", "b1"))], control) == [True, False]
+        assert bookies.stored([(5, 7, ("b0",)), (5, 8, ("b0", "b1"))], control).answers == [True, False]
     assert doubted == [{"b1"}]
 
 
@@ -264,18 +290,19 @@ def test_a_bookie_that_registered_nonsense_is_away(host: str, port: int) -> None
     store, info = MemoryStore(), BookieServiceInfoFormat()
     info.endpoints.add(id="bookie", port=port, host=host, protocol="bookie-rpc")
     put(store.tree, f"{ROOT}/available/b0", info.SerializeToString())
-    assert HttpBookies(store, ROOT, timeout_seconds=1).stored([(5, 7, ("b0",))], lambda _doubted: ON_BOTH) == [None]
+    bookies = HttpBookies(store, ROOT, timeout_seconds=1)
+    assert bookies.stored([(5, 7, ("b0",))], lambda _doubted: ON_BOTH).answers == [None]
 
 
 def test_a_bookie_that_is_not_registered_may_store_every_entry() -> None:
     with storing({CONTROL: 0}) as bookies:
         entries = [(5, 7, ("b0", "away")), (5, 7, ("b0",)), (5, 7, ())]
-        assert bookies.stored(entries, lambda _doubted: ON_BOTH) == [None, False, None]
+        assert bookies.stored(entries, lambda _doubted: ON_BOTH).answers == [None, False, None]
 
 
 def test_each_bookie_is_asked_for_many_entries_over_one_connection_and_not_again_after_a_fault() -> None:
     with storing({(5, 0): 0, (5, 1): 0, (5, 3): 102, (5, 4): 0}) as bookies:
-        answers = bookies.stored([(5, entry, ("b0",)) for entry in range(5)], lambda _doubted: ())
+        answers = bookies.stored([(5, entry, ("b0",)) for entry in range(5)], lambda _doubted: ()).answers
     assert answers == [True, True, False, None, None]
 
 
@@ -284,15 +311,18 @@ def test_an_answer_that_is_not_a_bookies_tells_nothing() -> None:
         at, store, info = urlsplit(stub.url), MemoryStore(), BookieServiceInfoFormat()
         info.endpoints.add(id="bookie", port=at.port or 0, host=at.hostname or "", protocol="bookie-rpc")
         put(store.tree, f"{ROOT}/available/b0", info.SerializeToString())
-        assert HttpBookies(store, ROOT, timeout_seconds=1).stored([(5, 7, ("b0",))], lambda _doubted: ()) == [None]
+        bookies = HttpBookies(store, ROOT, timeout_seconds=1)
+        assert bookies.stored([(5, 7, ("b0",))], lambda _doubted: ()).answers == [None]
 
 
 def test_bookies_in_memory_answer_for_their_own_entries() -> None:
     bookies = MemoryBookies()
     bookies.stored_by = {"b0": {(5, 7)}, "b1": {CONTROL}}
     entries = [(5, 7, ("b0", "b1")), (5, 8, ("b0", "b1")), (5, 8, ("b0", "away")), (5, 8, ())]
-    assert bookies.stored(entries, lambda _doubted: ON_BOTH) == [True, False, None, None]
-    assert bookies.stored(entries, lambda _doubted: ()) == [True, None, None, None]
+    assert bookies.stored(entries, lambda _doubted: ON_BOTH).answers == [True, False, None, None]
+    stored = bookies.stored(entries, lambda _doubted: ())
+    assert stored.answers == [True, None, None, None]
+    assert stored.faults == {"b1": "proves nothing", "away": "does not answer"}
 
 
 @contextmanager

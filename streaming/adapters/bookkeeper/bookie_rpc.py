@@ -17,6 +17,7 @@ _REQUEST = struct.Struct(">iiqq")  # length, header, ledger id, entry id
 _ANSWER = struct.Struct(">iiiqq")  # length, header, code, ledger id, entry id; the entry follows
 _LENGTH_BYTES = 4
 _OK, _NO_LEDGER, _NO_ENTRY = 0, 1, 2
+_MEANINGS = {101: " (it can't read its disk)", 102: " (it requires authentication, which this read can't do)"}
 _CHUNK_BYTES = 1 << 16
 
 
@@ -48,8 +49,7 @@ class BookieConnection:
         if code in (_NO_LEDGER, _NO_ENTRY):
             return False
         if code != _OK:
-            # 102: bookies require authentication; 101: it can't read its disk
-            raise UnavailableError(f"it answers with BookKeeper's error {code}")
+            raise UnavailableError(f"it answers with BookKeeper's error {code}{_MEANINGS.get(code, '')}")
         return True
 
     def _read(self, size: int, deadline: float) -> bytes:

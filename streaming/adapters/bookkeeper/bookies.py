@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
 from streaming.adapters.bookkeeper.bookie_http import can_read, read_disk, start_collection
 from streaming.adapters.bookkeeper.bookie_rpc import BookieConnection, connected
 from streaming.errors import UnavailableError
-from streaming.ports import MetadataStore, PlacedEntry, Znode
+from streaming.ports import MetadataStore, PlacedEntry, StoredAnswers, Znode
 from udfs.formats.bookie_disk import BookieDisk
 from udfs.formats.bookie_info import http_address, rpc_address
 
 _READS_AT_ONCE = 8
 _Entry = tuple[int, int]  # ledger id, entry id
+_PROVES_NOTHING = "stores no entry of an existing ledger of this cluster, so its answers prove nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +83,24 @@ class HttpBookies:
 
     def stored(
         self, entries: Sequence[PlacedEntry], control: Callable[[frozenset[str]], Iterable[PlacedEntry]]
-    ) -> list[bool | None]:
+    ) -> StoredAnswers:
         """Return for each entry whether a bookie stores it."""
         addresses = {name: rpc_address(data) for name, data in self._registrations().items()}
-        reads = _StoredReads({name: at for name, at in addresses.items() if at}, self.timeout_seconds)
+        reads = _StoredReads(addresses, self.timeout_seconds)
         try:
             answers = [reads.is_stored((ledger_id, entry_id), bookies) for ledger_id, entry_id, bookies in entries]
             unproven = [
                 frozenset(bookies) - reads.proven if answer is False else frozenset[str]()
                 for (*_entry, bookies), answer in zip(entries, answers, strict=True)
             ]
-            if doubted := frozenset[str]().union(*unproven):
+            doubted = frozenset[str]().union(*unproven)
+            if doubted:
                 reads.prove(doubted, control(doubted))
         finally:
             reads.close()
         # at a bookie's address, a bookie of another cluster may answer, and it has none of our entries
-        return [None if bookies - reads.proven else answer for answer, bookies in zip(answers, unproven, strict=True)]
+        told = [None if bookies - reads.proven else answer for answer, bookies in zip(answers, unproven, strict=True)]
+        return StoredAnswers(told, dict.fromkeys(doubted - reads.proven, _PROVES_NOTHING) | reads.faults)
 
     def _read_by_any(self, urls: Sequence[str], entry: _Entry) -> Literal[True] | set[str]:
         """Return True if a bookie can read the entry, otherwise the bookies that report that they can't."""
@@ -129,10 +131,11 @@ class HttpBookies:
 class _StoredReads:
     """Reads entries from the bookies themselves, over one connection to each."""
 
-    addresses: Mapping[str, tuple[str, int]]
+    addresses: Mapping[str, tuple[str, int] | None]  # of the registered bookies; None: none is registered
     timeout_seconds: float
     connections: dict[str, BookieConnection | None] = field(default_factory=dict)  # None: this bookie does not answer
     proven: set[str] = field(default_factory=set)  # bookies that store an entry of this cluster
+    faults: dict[str, str] = field(default_factory=dict)  # bookie -> why it does not answer
 
     def is_stored(self, entry: _Entry, bookies: Sequence[str]) -> bool | None:
         answers = set()
@@ -163,20 +166,27 @@ class _StoredReads:
             return None
         try:
             has_entry = connection.has_entry(*entry)
-        except UnavailableError:
+        except UnavailableError as error:
             # we wait only once for a bookie that does not answer
             connection.close()
             self.connections[bookie] = None
+            self.faults[bookie] = f"failed to read an entry: {error}"
             return None
         if has_entry:
             self.proven.add(bookie)
         return has_entry
 
     def _connected(self, bookie: str) -> BookieConnection | None:
-        with suppress(UnavailableError):
-            if bookie in self.addresses:
-                return connected(*self.addresses[bookie], self.timeout_seconds)
-        return None
+        address = self.addresses.get(bookie)
+        if address is None:
+            is_registered = bookie in self.addresses
+            self.faults[bookie] = "has registered no address" if is_registered else "is away (not registered)"
+            return None
+        try:
+            return connected(*address, self.timeout_seconds)
+        except UnavailableError as error:
+            self.faults[bookie] = f"can't be reached at {address[0]}:{address[1]}: {error}"
+            return None
 
 
 def _verdict(answer: Literal[True] | set[str], trusted: set[str]) -> bool | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from streaming.errors import RefusedError, UnavailableError
-from streaming.ports import PlacedEntry
+from streaming.ports import PlacedEntry, StoredAnswers
 from udfs.formats.bookie_disk import BookieDisk
 
 
@@ -43,7 +43,7 @@ class MemoryBookies:
         self,
         entries: Sequence[PlacedEntry],
         control: Callable[[frozenset[str]], Iterable[PlacedEntry]],
-    ) -> list[bool | None]:
+    ) -> StoredAnswers:
         """Return for each entry whether a bookie stores it."""
         answers = [self._is_stored((ledger_id, entry_id), bookies) for ledger_id, entry_id, bookies in entries]
         denied = [bookies for (*_entry, bookies), answer in zip(entries, answers, strict=True) if answer is False]
@@ -54,10 +54,15 @@ class MemoryBookies:
             for bookie in bookies
             if (ledger_id, entry_id) in self.stored_by.get(bookie, ())
         }
-        return [
+        named = frozenset[str]().union(*(bookies for *_entry, bookies in entries))
+        faults = {
+            bookie: "proves nothing" if bookie in self.stored_by else "does not answer" for bookie in named - believed
+        }
+        told = [
             None if answer is False and not believed.issuperset(bookies) else answer
             for (*_entry, bookies), answer in zip(entries, answers, strict=True)
         ]
+        return StoredAnswers(told, faults)
 
     def _is_stored(self, entry: tuple[int, int], bookies: Sequence[str]) -> bool | None:
         if any(entry in self.stored_by.get(bookie, ()) for bookie in bookies):

@@ -2,16 +2,9 @@
 
 import pytest
 
-from streaming.audit.audit_options import FindingFilters, component_of, every_seconds_of
+from streaming.audit.audit_options import FindingFilters, every_seconds_of
 from streaming.errors import ConfigError
 from udfs.records import LedgerComponent
-
-
-def test_a_component_is_parsed_in_any_case_and_an_error_lists_all_components() -> None:
-    assert component_of("schema_storage") is LedgerComponent.SCHEMA_STORAGE
-    assert component_of("") is None
-    with pytest.raises(ConfigError, match="COMPACTED_LEDGER"):
-        component_of("schema")
 
 
 @pytest.mark.parametrize("text", ["0s", "soon"])

@@ -17,8 +17,6 @@ EVERY = pytest.mark.parametrize(
     "arguments",
     [
         pytest.param(["accept", "--all"], id="every topic's list"),
-        pytest.param(["undo", "--topic", "a/b/c"], id="every ledger of a topic"),
-        pytest.param(["undo", "--since", "2h", "--objects"], id="every object of a time"),
         pytest.param(["dlq", "replay", "--all"], id="every dead letter, again"),
         pytest.param(["dlq", "replay", "--reason", "IN_USE"], id="dead letters that match, again"),
         pytest.param(["dlq", "write-off", "--all", "--why", "not ours"], id="every dead letter, never again"),

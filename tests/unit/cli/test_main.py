@@ -116,6 +116,10 @@ def test_the_version_is_that_of_the_package() -> None:
         pytest.param("ledger-reaper receipts --outcome DE", ["DEAD_LETTER", "DELETED"], id="outcomes"),
         pytest.param("ledger-reaper audit --component SCH", ["SCHEMA_STORAGE"], id="components"),
         pytest.param("ledger-reaper dlq list --reason NOT_J", ["NOT_JSON"], id="reasons"),
+        pytest.param("ledger-reaper sandbox up --store ", ["both", "file", "rocksdb"], id="stores of RocketMQ"),
+        pytest.param("ledger-reaper sandbox up --pulsar 3", ["3.3.6"], id="versions of Pulsar"),
+        pytest.param("ledger-reaper sandbox up --rocketmq 5.3", ["5.3.3"], id="versions of RocketMQ"),
+        pytest.param("ledger-reaper submit-args --deploy-mode cl", ["client", "cluster"], id="deploy modes"),
     ],
 )
 def test_the_shell_completes_commands_and_values(line: str, completed: list[str]) -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from streaming.config.amounts import bytes_of, duration_text, seconds_of, time_of
+from streaming.config.amounts import bytes_of, duration_text, one_of, seconds_of, time_of
 from streaming.errors import ConfigError
+from udfs.records import LedgerComponent, Outcome, Reason
 
 
 @pytest.mark.parametrize(
@@ -50,3 +51,37 @@ def test_a_time_is_how_long_ago_or_a_time_of_utc(text: str, at_ms: int) -> None:
 def test_a_duration_is_written_in_the_largest_exact_unit(seconds: int, text: str) -> None:
     assert duration_text(seconds) == text
     assert seconds == 0 or seconds_of(text, "--for") == seconds
+
+
+def test_an_enumerated_value_is_read_in_any_case() -> None:
+    assert one_of("schema_storage", LedgerComponent, "--component") == "SCHEMA_STORAGE"
+    assert one_of("FILE", ["file", "both"], "--store") == "file"
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "page", "message"),
+    [
+        pytest.param(
+            "delted",
+            Outcome,
+            "",
+            "--o delted: no such value; did you mean DELETED? "
+            "(choose one of DELETED, ALREADY_GONE, RETRY, DEAD_LETTER)",
+            id="a few values are listed",
+        ),
+        pytest.param(
+            "foo",
+            Reason,
+            "docs/reasons.md",
+            "--o foo: no such value (docs/reasons.md explains all values)",
+            id="many are not",
+        ),
+        pytest.param("", ["file", "both"], "", "--o '': no such value (choose one of file, both)", id="no text"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_the_values_that_exist(
+    text: str, values: list[str], page: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        one_of(text, values, "--o", page=page)
+    assert str(refused.value) == message

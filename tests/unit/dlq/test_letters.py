@@ -75,7 +75,7 @@ def test_an_owner_never_means_what_is_no_request() -> None:
 
 def test_filters_take_a_topic_in_any_form_and_refuse_what_is_no_reason() -> None:
     assert filters((), "", "public/default/persistent/a", 0).owner == "persistent://public/default/a"
-    with pytest.raises(ConfigError, match="no such reason"):
+    with pytest.raises(ConfigError, match=r"--reason in use: no such value; did you mean IN_USE\?"):
         filters((), "in use", "", 0)
     with pytest.raises(ConfigError, match="--owner"):
         filters((), "", "persistent://", 0)
