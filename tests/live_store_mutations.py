@@ -11,7 +11,7 @@ SNAPSHOT_AUDIT = "streaming/snapshots/audit/snapshot_audit.py"
 REPAIRS, GUARDS = "streaming/snapshots/repair/wiring.py", "streaming/snapshots/guard/guards.py"
 UNDO, LEFTOVERS = "streaming/undo/restore_ledgers.py", "streaming/space/leftover_znodes.py"
 UNREAD = "streaming/space/reading/unread.py"
-ADMIN, COMBINATIONS = "streaming/adapters/pulsar/admin_api/admin.py", "streaming/config/combinations.py"
+ADMIN, SECTIONS = "streaming/adapters/pulsar/admin_api/admin.py", "streaming/config/sections.py"
 CONTRACT = "tests/contract/test_live_store.py"
 # the tests that must notice, by the changed file
 TESTS = {
@@ -19,7 +19,7 @@ TESTS = {
     LIVE: (CONTRACT,),
     MULTI_READ: (CONTRACT,),
     ADMIN: ("tests/contract/test_pulsar_http.py",),
-    COMBINATIONS: ("tests/unit/config/test_load.py",),
+    SECTIONS: ("tests/unit/config/test_load.py",),
     LEDGERS: ("tests/unit/sweep/test_transactions.py",),
     OBJECTS: ("tests/unit/sweep/tiered_storage/test_offloads.py",),
     TOMBSTONES: ("tests/unit/sweep/snapshots/test_snapshot_sweep.py",),
@@ -68,9 +68,9 @@ LIVE_STORE = (
     ),
     (
         "zookeeper.hosts names ZooKeeper",
-        COMBINATIONS,
-        "    if store := other_store(zookeeper.hosts):\n",
-        "    if False and (store := other_store(zookeeper.hosts)):\n",
+        SECTIONS,
+        "    if store := other_store(hosts):\n",
+        "    if False and (store := other_store(hosts)):\n",
     ),
     (
         "an admin API that refuses has answered",

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from streaming.config.hosts import each_url, is_tls, may_carry_secret
 from streaming.config.sections import PulsarSettings, TopicSettings, ZooKeeperSettings
 from streaming.config.settings import Settings
-from udfs.formats.metadata_url import other_store
 from udfs.paths import tenant_of
 from udfs.requests.lanes import Lanes
 from udfs.units import MAX_DELAY_MS
 
-_OBJECT_STORES = ("s3://", "s3a://", "s3n://")
+_OBJECT_STORES = ("s3://", "s3a://")
 _S3_DIRECTORY = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._-]*)+/?")
 _PASSWORD = re.compile(r"://[^/]*:[^/]*@")
 _OF_PULSAR = ("/managed-ledgers", "/schemas", "/admin", "/loadbalance", "/namespace")
@@ -33,11 +32,6 @@ def _zookeeper_faults(zookeeper: ZooKeeperSettings) -> Iterator[str]:
     roots = (zookeeper.ledgers_root, *_OF_PULSAR)
     if any(zookeeper.own_root == root or zookeeper.own_root.startswith(root + "/") for root in roots):
         yield f"zookeeper.own_root {zookeeper.own_root} is below a root of Pulsar or BookKeeper: name another znode"
-    if store := other_store(zookeeper.hosts):
-        yield (
-            f"zookeeper.hosts is an address of {store}: the service reads ZooKeeper only, and can't serve a cluster "
-            "whose metadata are elsewhere (docs/limits.md)"
-        )
     if zookeeper.timeout_seconds < zookeeper.session_timeout_seconds:
         yield (
             f"zookeeper.timeout_seconds ({zookeeper.timeout_seconds}) is less than session_timeout_seconds "

@@ -78,6 +78,8 @@ def _reason(fault: Mapping[str, Any], path: Path, defaults: Mapping[str, Any], *
     text = next((text for start, text in _MUST_BE.items() if kind.startswith(start)), "")
     if kind in ("literal_error", "enum"):
         text = f"must be {limits['expected']}"
+    if kind.startswith("string_pattern") and (field := _field(path)) is not None and field.description:
+        text = f"must be {field.description}"
     if kind in _LIMITS:
         text = f"must be {_LIMITS[kind]} {limits[_LIMIT_NAMES[kind]]}"
     if kind.startswith(("model", "dict")):
@@ -86,7 +88,6 @@ def _reason(fault: Mapping[str, Any], path: Path, defaults: Mapping[str, Any], *
 
 
 _MUST_BE = {
-    "string_pattern": "does not have the expected form",
     "string_too_short": "must not be empty",
     "string": "must be a text in quotes",
     "int": "must be a whole number",

@@ -3,6 +3,7 @@
 streaming.config.combinations checks keys of several sections together.
 """
 
+import json
 import logging
 import re
 from ipaddress import ip_address
@@ -21,6 +22,7 @@ from pydantic import (
 
 from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError
+from udfs.formats.metadata_url import other_store
 from udfs.paths import managed_ledger_name, segment_of, tenant_of, topic_of
 from udfs.records import LedgerComponent
 from udfs.requests.lanes import Lanes
@@ -29,6 +31,9 @@ from udfs.requests.topic_pattern import TopicPattern, is_one_name, parse_pattern
 from udfs.units import MAX_CHUNK_ROWS
 
 log = logging.getLogger("ledger-reaper")
+
+SYSTEM_NAMESPACE = "pulsar/system"
+OWN_NAMESPACE = "pulsar/ledger-deletion"
 
 _POSITION_PARTITIONS_MAX = 64
 _IS_PATH, _IS_DURATION = object(), object()
@@ -79,8 +84,93 @@ _COLLECTOR = _holds_no_secret("OpenTelemetry's variable OTEL_EXPORTER_OTLP_HEADE
 _AWS = _holds_no_secret("AWS's standard chain (environment, profile or role)")
 
 
+def _one_topic(name: str) -> str:
+    """Return the full name of a topic that the service can own; "" stays "": the default is filled in before."""
+    if not name:
+        return name
+    topic = topic_of(managed_ledger_name(name))
+    if segment_of(topic):
+        raise ValueError(f"{topic} is a segment of a scalable topic: name a persistent:// topic")
+    if not is_one_name(topic):
+        raise ValueError(f"{topic!r}: Spark's connector would read another topic; name one without a comma")
+    return topic
+
+
+def _deduplicated_topic(name: str) -> str:
+    topic = _one_topic(name)
+    if topic.startswith(f"persistent://{SYSTEM_NAMESPACE}/"):
+        raise ValueError(
+            f"{topic}: brokers never deduplicate topics of {SYSTEM_NAMESPACE}, so it could contain messages twice; "
+            "name a topic in another namespace"
+        )
+    return topic
+
+
+def _pattern(text: str) -> str:
+    if text:
+        parse_pattern(text)
+    return text
+
+
+def _tenant(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f'{name[:_SHOWN]!r} is not the name of a tenant, as in "shop"')
+    return name
+
+
+def _tenant_or_namespace(name: str) -> str:
+    parts = name.split("/")
+    if len(parts) > _MOST_PARTS or not all(map(_NAME.fullmatch, parts)):
+        raise ValueError(f'{name[:_SHOWN]!r} is neither a namespace nor a tenant, as in "shop/prod" and "shop"')
+    return name
+
+
+_NAME = re.compile(r"[-=:.\w]+", re.ASCII)  # Pulsar's NamedEntity
+_MOST_PARTS = 3  # namespaces of version 1 have a cluster, too
+_SHOWN = 60
+Topic = Annotated[str, AfterValidator(_one_topic)]
+DeduplicatedTopic = Annotated[str, AfterValidator(_deduplicated_topic)]
+Tenant = Annotated[str, AfterValidator(_tenant)]
+TenantOrNamespace = Annotated[str, AfterValidator(_tenant_or_namespace)]
+
+
+def _servers(hosts: str) -> str:
+    if store := other_store(hosts):
+        raise ValueError(
+            f"this is an address of {store}: the service reads ZooKeeper only, and can't serve a cluster whose "
+            "metadata are elsewhere (docs/limits.md)"
+        )
+    if not all(map(_SERVER.fullmatch, hosts.partition("/")[0].split(","))):
+        raise ValueError(
+            f"{json.dumps(hosts[:_SHOWN])} must be host:port of each server, separated by commas, and a chroot, if "
+            'there is one, as in "zk-0.example.com:2181,zk-1.example.com:2181/pulsar"'
+        )
+    return hosts
+
+
+_SERVER = re.compile(r"\s*(\[[0-9a-fA-F:.]+\]|[^\s,/:@]+)(:[0-9]{1,5})?\s*")
+
+
+def _supported(location: str) -> str:
+    scheme = location.partition("://")[0] if "://" in location else _SCHEMES[0]
+    if scheme not in _SCHEMES:
+        raise ValueError(
+            f"{scheme}:// is not supported, only file://, s3:// and s3a:// are. Give the path of a local or mounted "
+            'directory, as in "/var/lib/ledger-reaper/state", or s3://bucket/folder'
+        )
+    return location
+
+
+_SCHEMES = ("file", "s3", "s3a")
+Directory = Annotated[LocalPath, Field(min_length=1), AfterValidator(_supported)]
+
+
 # Hosts separated by commas; the scheme is before the first host only.
 _HOSTS = "[^/]+(/([^/].*)?)?"
+# descriptions of what a key must be, for messages
+_HTTP_URL = "a URL that starts with http:// or https://"
+_ZNODE = "the path of a znode, without a slash at its end"
+_EXAMPLE_STORE = "https://s3.example.com"
 
 
 def _ip_address(text: str) -> str:
@@ -113,7 +203,10 @@ class _Part(BaseModel):
 class ServiceSettings(_Part):
     """[service]."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    name: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="1 to 64 letters, digits, dashes and underscores"),
+    ]
     trigger_seconds: PositiveInt
     reading_seconds: Annotated[int, Field(ge=5, le=3600)]
     chunk_rows: Annotated[int, Field(ge=100, le=MAX_CHUNK_ROWS)]
@@ -124,15 +217,29 @@ class PulsarSettings(_Part):
     """[pulsar]."""
 
     service_url: Annotated[
-        str, _PULSAR, Field(pattern=rf"^pulsar(\+ssl)?://{_HOSTS}$", examples=["pulsar+ssl://broker.example.com:6651"])
+        str,
+        _PULSAR,
+        Field(
+            pattern=rf"^pulsar(\+ssl)?://{_HOSTS}$",
+            description="a URL that starts with pulsar:// or pulsar+ssl://",
+            examples=["pulsar+ssl://broker.example.com:6651"],
+        ),
     ]
     admin_url: Annotated[
-        str, _PULSAR, Field(pattern=rf"^https?://{_HOSTS}$", examples=["https://broker.example.com:8443"])
+        str,
+        _PULSAR,
+        Field(pattern=rf"^https?://{_HOSTS}$", description=_HTTP_URL, examples=["https://broker.example.com:8443"]),
     ]
     token_file: FilePath
     basic_file: FilePath
     oauth2_key_file: FilePath
-    oauth2_issuer_url: Annotated[str, _ISSUER, Field(pattern=r"^(https?://[^/]+(/.*)?)?$")]
+    oauth2_issuer_url: Annotated[
+        str,
+        _ISSUER,
+        Field(
+            pattern=r"^(https?://[^/]+(/.*)?)?$", description=_HTTP_URL, examples=["https://login.example.com/realms/a"]
+        ),
+    ]
     oauth2_audience: str
     oauth2_scope: str
     tls_cert_file: FilePath
@@ -151,9 +258,9 @@ class PulsarSettings(_Part):
 class ZooKeeperSettings(_Part):
     """[zookeeper]."""
 
-    hosts: Annotated[str, Field(min_length=1)]
-    ledgers_root: Annotated[str, Field(pattern=r"^(/[^/]+)+$")]
-    own_root: Annotated[str, Field(pattern=r"^(/[^/]+)+$")]
+    hosts: Annotated[str, Field(min_length=1), AfterValidator(_servers)]
+    ledgers_root: Annotated[str, Field(pattern=r"^(/[^/]+)+$", description=_ZNODE)]
+    own_root: Annotated[str, Field(pattern=r"^(/[^/]+)+$", description=_ZNODE)]
     session_timeout_seconds: PositiveInt
     timeout_seconds: PositiveInt
     digest_file: FilePath
@@ -164,56 +271,42 @@ class ZooKeeperSettings(_Part):
     tls_key_file: FilePath
 
 
-SYSTEM_NAMESPACE = "pulsar/system"
-OWN_NAMESPACE = "pulsar/ledger-deletion"
+_SUFFIXES = {"retry": "-RETRY", "dead_letter": "-DLQ", "watch": "-WATCH"}
 
 
 class TopicSettings(_Part):
     """[topics]. Loading fills in retry, dead_letter and watch; all names then have the form `persistent://…`."""
 
-    requests: Annotated[tuple[str, ...], Field(min_length=1)]
-    requests_pattern: str
+    requests: Annotated[tuple[Topic, ...], Field(min_length=1)]
+    requests_pattern: Annotated[str, AfterValidator(_pattern)]
     lanes: Lanes
     lane_partitions: Annotated[int, Field(ge=1, le=_POSITION_PARTITIONS_MAX)]
     shared_without_lane: bool
-    trusted_tenants: tuple[str, ...]
-    retry: str
-    dead_letter: str
-    watch: str
+    trusted_tenants: tuple[Tenant, ...]
+    retry: DeduplicatedTopic
+    dead_letter: DeduplicatedTopic
+    watch: DeduplicatedTopic
     subscription: Annotated[str, Field(min_length=1)]
     retention_minutes: PositiveInt
 
     @model_validator(mode="before")
     @classmethod
-    def _full_names(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or not _are_texts(values.get("requests") or ()):
+    def _with_defaults(cls, values: Any) -> Any:
+        requests = values.get("requests") if isinstance(values, dict) else ()
+        try:
+            first = _one_topic(requests[0]) if requests and _are_texts(requests) else ""
+        except ValueError:
+            first = ""
+        if not first:
             return values  # the fields' own checks name the fault
-        full = dict(values)
-        requests = [topic_of(managed_ledger_name(topic)) for topic in full.get("requests") or ()]
-        full["requests"] = tuple(requests)
-        for key, suffix in (("retry", "-RETRY"), ("dead_letter", "-DLQ"), ("watch", "-WATCH")):
-            topic = full.get(key) or (_outside_system(requests[0]) + suffix if requests else "")
-            full[key] = topic_of(managed_ledger_name(topic)) if topic and isinstance(topic, str) else topic
-        return full
+        defaults = {key: _outside_system(first) + suffix for key, suffix in _SUFFIXES.items()}
+        return values | {key: values.get(key) or default for key, default in defaults.items()}
 
     @model_validator(mode="after")
     def _distinct(self) -> "TopicSettings":
-        if self.requests_pattern:
-            parse_pattern(self.requests_pattern)
         names = self.owned
         if len(set(names)) != len(names):
             raise ValueError(f"the request, retry, dead-letter and watch topics must all differ: {', '.join(names)}")
-        for topic in names:
-            if segment_of(topic):
-                raise ValueError(f"{topic} is a segment of a scalable topic: name a persistent:// topic")
-            if not is_one_name(topic):
-                raise ValueError(f"{topic!r}: Spark's connector would read another topic; name one without a comma")
-        for topic in self.deduplicated:
-            if topic.startswith(f"persistent://{SYSTEM_NAMESPACE}/"):
-                raise ValueError(
-                    f"{topic}: brokers never deduplicate topics of {SYSTEM_NAMESPACE}, so it could contain "
-                    "messages twice; name topics.retry, topics.dead_letter and topics.watch in another namespace"
-                )
         return self
 
     @property
@@ -287,7 +380,7 @@ class SafetySettings(_Part):
     max_shrink: Annotated[float, Field(gt=0, le=1)]
     shrink_applies_above_ledgers: NonNegativeInt
     ask_broker: bool
-    allowed_namespaces: tuple[str, ...]
+    allowed_namespaces: tuple[TenantOrNamespace, ...]
     allowed_components: tuple[LedgerComponent, ...]
 
     @model_validator(mode="before")
@@ -332,7 +425,11 @@ class InUseSettings(_Part):
 class BucketSettings(_Part):
     """An entry of tiered_storage.allowed."""
 
-    endpoint: Annotated[str, _BUCKET, Field(pattern=r"^(https?://[^/@?#]+(/[^@?#]*)?)?$")] = ""
+    endpoint: Annotated[
+        str,
+        _BUCKET,
+        Field(pattern=r"^(https?://[^/@?#]+(/[^@?#]*)?)?$", description=_HTTP_URL, examples=[_EXAMPLE_STORE]),
+    ] = ""
     bucket: Annotated[str, Field(min_length=3, max_length=63)]
     region: str = "us-east-1"
     exclusive: bool = False
@@ -372,7 +469,7 @@ class SnapshotSettings(_Part):
     """[snapshots]."""
 
     guard_every_seconds: NonNegativeInt
-    trim_namespaces: tuple[str, ...]
+    trim_namespaces: tuple[TenantOrNamespace, ...]
 
 
 class WatchSettings(_Part):
@@ -388,7 +485,7 @@ class WatchSettings(_Part):
 class StateSettings(_Part):
     """[state]."""
 
-    dir: Annotated[LocalPath, Field(min_length=1)]
+    dir: Directory
     journal_days: PositiveInt
     receipts_days: PositiveInt
     dead_letters_days: PositiveInt
@@ -397,7 +494,7 @@ class StateSettings(_Part):
 class CheckpointSettings(_Part):
     """[checkpoints]."""
 
-    dir: Annotated[LocalPath, Field(min_length=1)]
+    dir: Directory
 
     @model_validator(mode="before")
     @classmethod
@@ -412,17 +509,29 @@ class CheckpointSettings(_Part):
 class StoreSettings(_Part):
     """[s3]: the store of state and checkpoints on S3. An empty endpoint is AWS's."""
 
-    endpoint: Annotated[str, _AWS, Field(pattern=r"^(https?://[^/@?#]+)?$")]
-    region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
+    endpoint: Annotated[
+        str,
+        _AWS,
+        Field(pattern=r"^(https?://[^/@?#]+)?$", description=f"{_HTTP_URL}, without a path", examples=[_EXAMPLE_STORE]),
+    ]
+    region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$", description="small letters, digits and dashes")]
 
 
 class SparkSettings(_Part):
     """[spark]."""
 
-    master: str
+    master: Annotated[
+        str,
+        Field(
+            pattern=r"^(local(\[(\*|\d+)( *, *\d+)?\])?|local-cluster\[[\d, ]+\]|yarn|(spark|k8s|mesos)://\S+)$",
+            description="local[THREADS], yarn, or a URL that starts with spark:// or k8s://",
+        ),
+    ]
     ui_address: ListenAddress
     ui_port: NonNegativeInt
-    driver_memory: str
+    driver_memory: Annotated[
+        str, Field(pattern=r"^[1-9][0-9]{0,8}[kmgtKMGT]$", description="a whole number with the unit k, m, g or t")
+    ]
     java_options: str
     local_dir: LocalPath
 
@@ -454,4 +563,8 @@ class MetricsSettings(_Part):
     address: ListenAddress
     port: Annotated[int, Field(ge=-1, le=65_535)]
     cluster: str
-    otlp_endpoint: Annotated[str, _COLLECTOR, Field(pattern=r"^(https?://\S+)?$")]
+    otlp_endpoint: Annotated[
+        str,
+        _COLLECTOR,
+        Field(pattern=r"^(https?://\S+)?$", description=_HTTP_URL, examples=["http://collector.example.com:4318"]),
+    ]

@@ -129,7 +129,7 @@ def make_folder(filesystem: pafs.FileSystem, path: str) -> None:
 
 
 def open_filesystem(location: str) -> tuple[pafs.FileSystem, str]:
-    """Return the filesystem and path of a local path or a URI (file://, hdfs://, s3://). Raises UnavailableError."""
+    """Return the filesystem and path of a local path or a URI (file://, s3://). Raises UnavailableError."""
     try:
         if "://" in location:
             return _of_uri(location)

@@ -22,7 +22,8 @@ def refusal(folder: Path, text: str) -> str:
     [
         pytest.param(
             '[pulsar]\nservice_url = "broker:6650"',
-            'pulsar.service_url: "broker:6650" does not have the expected form, as in "pulsar+ssl://broker.example.com:6651"',
+            'pulsar.service_url: "broker:6650" must be a URL that starts with pulsar:// or pulsar+ssl://, as in '
+            '"pulsar+ssl://broker.example.com:6651"',
             id="a URL",
         ),
         pytest.param(
@@ -69,6 +70,44 @@ def refusal(folder: Path, text: str) -> str:
             "safety.allowed_components.0: \"LEDGERS\" must be 'MANAGED_LEDGER',",
             id="an unknown component",
         ),
+        pytest.param(
+            '[service]\nname = "a b"',
+            'service.name: "a b" must be 1 to 64 letters, digits, dashes and underscores, as in "main"',
+            id="a name with a blank",
+        ),
+        pytest.param(
+            '[spark]\ndriver_memory = "abc"',
+            'spark.driver_memory: "abc" must be a whole number with the unit k, m, g or t, as in "2g"',
+            id="no size of a heap",
+        ),
+        pytest.param(
+            '[spark]\nmaster = "abc"',
+            'spark.master: "abc" must be local[THREADS], yarn, or a URL that starts with spark:// or k8s://, as in '
+            '"local[8]"',
+            id="no master of Spark",
+        ),
+        pytest.param(
+            '[zookeeper]\nhosts = "a b"',
+            'zookeeper.hosts: "a b" must be host:port of each server, separated by commas, and a chroot, if there is '
+            'one, as in "zk-0',
+            id="no commas between servers",
+        ),
+        pytest.param('[zookeeper]\nhosts = "a:2181,/b"', 'zookeeper.hosts: "a:2181,/b" must be', id="no last server"),
+        pytest.param(
+            '[safety]\nallowed_namespaces = ["shop/prod", "persistent://shop/prod"]',
+            "safety.allowed_namespaces.1: 'persistent://shop/prod' is neither a namespace nor a tenant, as in "
+            '"shop/prod" and "shop"',
+            id="no namespace",
+        ),
+        pytest.param('[topics]\ntrusted_tenants = ["a/b"]', "topics.trusted_tenants.0: 'a/b' is not", id="no tenant"),
+        pytest.param(
+            '[state]\ndir = "gs://bucket/state"',
+            "state.dir: gs:// is not supported, only file://, s3:// and s3a:// are",
+            id="another object store",
+        ),
+        pytest.param('[topics]\nrequests = ["a/b/c", "x"]', "topics.requests.1: ", id="a request topic"),
+        pytest.param('[topics]\nretry = "a//"', "topics.retry: ", id="the retry topic"),
+        pytest.param('[topics]\nwatch = "a/b/c,d"', "topics.watch: ", id="the watcher's topic"),
     ],
 )
 def test_a_fault_is_explained_with_an_example(tmp_path: Path, text: str, says: str) -> None:
@@ -78,6 +117,10 @@ def test_a_fault_is_explained_with_an_example(tmp_path: Path, text: str, says: s
     assert "Input should" not in said
     assert "pattern" not in said.replace("requests_pattern", "")
     assert "empty" not in said
+
+
+def test_a_fault_of_a_pattern_names_its_key(tmp_path: Path) -> None:
+    assert "topics.requests_pattern: a: a pattern is" in refusal(tmp_path, '[topics]\nrequests_pattern = "a"')
 
 
 def test_a_password_in_a_url_is_not_shown(tmp_path: Path) -> None:

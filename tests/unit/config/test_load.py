@@ -127,7 +127,11 @@ def test_the_key_of_the_connector_is_accepted_and_ignored(
         pytest.param(f'[topics]\nretry = "{SYSTEM}-RETRY"', "never deduplicate", id="retries could be doubled"),
         pytest.param(f'[topics]\ndead_letter = "{SYSTEM}-DLQ"', "never deduplicate", id="dead letters could be"),
         pytest.param(f'[topics]\nwatch = "{SYSTEM}-WATCH"', "never deduplicate", id="the watcher's requests could be"),
-        pytest.param(f'[topics]\nwatch = "{SYSTEM}"', "must all differ", id="the watcher's topic is a listed one"),
+        pytest.param(
+            '[topics]\nrequests = ["persistent://a/b/c"]\nwatch = "persistent://a/b/c"',
+            "must all differ",
+            id="the watcher's topic is a listed one",
+        ),
         pytest.param(
             '[topics]\nwatch = "segment://public/default/x/0000-ffff-0"',
             "is a segment",
@@ -151,7 +155,7 @@ def test_the_key_of_the_connector_is_accepted_and_ignored(
         ),
         pytest.param("[safety]\nmax_shrink = 0.0", "safety.max_shrink", id="a limit that nothing meets"),
         pytest.param('[state]\ndir = "s3://bucket"', "must be s3://bucket/folder", id="receipts in a whole bucket"),
-        pytest.param('[state]\ndir = "s3n://bucket/state"', "must be s3://bucket/folder", id="an old name of S3"),
+        pytest.param('[state]\ndir = "s3n://bucket/state"', "or s3://bucket/folder", id="an old name of S3"),
         pytest.param('[state]\ndir = "s3://b-1/a?x=y"', "must be s3://bucket/folder", id="options of the state"),
         pytest.param(
             '[state]\ndir = "s3://b-1/a/"\n[checkpoints]\ndir = "s3a://b-1/a"', "two directories", id="one in two names"
@@ -237,7 +241,22 @@ def test_a_secret_in_the_environment_is_not_repeated_either(monkeypatch: pytest.
         pytest.param('[pulsar]\nadmin_url = "https://h:8443,i:8443/"', id="two addresses"),
         pytest.param('[pulsar]\nservice_url = "pulsar://h:6650,i:6650"', id="two brokers"),
         pytest.param('[pulsar]\nservice_url = "pulsar+ssl://a:6651,b:6651"', id="several brokers"),
-        pytest.param('[checkpoints]\ndir = "abfss://container@account/c"', id="a container is no secret"),
+        pytest.param('[checkpoints]\ndir = "file:///var/c"', id="a URI of a local directory"),
+        pytest.param('[zookeeper]\nhosts = "a , [::1]:2181,b:2182/pulsar/x"', id="several ZooKeepers and a chroot"),
+        pytest.param('[safety]\nallowed_namespaces = ["shop", "shop/prod", "shop/eu/prod"]', id="tenants, namespaces"),
+        *(
+            pytest.param(f'[spark]\nmaster = "{master}"', id=master)
+            for master in (
+                "local",
+                "local[*]",
+                "local[4, 2]",
+                "local-cluster[2,1,1024]",
+                "yarn",
+                "spark://a:1,b:2",
+                "k8s://https://a",
+            )
+        ),
+        *(pytest.param(f'[spark]\ndriver_memory = "{memory}"', id=memory) for memory in ("512m", "2g", "4G")),
         pytest.param('[state]\ndir = "/var/what?@home#1:2"', id="a local path may hold anything"),
     ],
 )

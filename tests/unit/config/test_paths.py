@@ -98,11 +98,11 @@ def test_an_absolute_path_a_uri_and_nothing_stay_as_they_are(tmp_path: Path) -> 
     settings = load(
         write(
             tmp_path,
-            '[pulsar]\ntoken_file = ""\n[state]\ndir = "hdfs://name/state"\n'
+            '[pulsar]\ntoken_file = ""\n[state]\ndir = "s3://name/state"\n'
             '[checkpoints]\ndir = "s3a://bucket/folder"\n[spark]\nlocal_dir = "/var/spark"',
         )
     )
-    assert (settings.pulsar.token_file, settings.state.dir) == ("", "hdfs://name/state")
+    assert (settings.pulsar.token_file, settings.state.dir) == ("", "s3://name/state")
     assert (settings.checkpoints.dir, settings.spark.local_dir) == ("s3a://bucket/folder", "/var/spark")
 
 
