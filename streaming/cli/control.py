@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 
+from streaming.cli.history import Unchanged
 from streaming.clock import SystemClock
 from streaming.config.amounts import topic_from
 from streaming.config.settings import Settings
@@ -39,7 +40,7 @@ def resume(settings: Settings, store: MetadataStore) -> str:
     flag = Pause(store, settings.zookeeper.own_root)
     present = flag.read()
     if present is None:
-        return "was not paused"
+        return Unchanged("was not paused")
     if not flag.end(present):
         raise SafetyError(
             f"the pause changed before it could be ended, so it lasts: {flag.reason() or 'it has ended by itself'}"
@@ -53,7 +54,7 @@ def resume_limit(settings: Settings, store: MetadataStore) -> str:
     why = breaker.reason()
     if breaker.clear(now_ms=SystemClock().now_ms()):
         return f"released; a limit held the service: {why}"
-    return "no limit holds the service"
+    return Unchanged("no limit holds the service")
 
 
 def resume_tenant(settings: Settings, store: MetadataStore, tenant: str) -> str:
@@ -65,7 +66,7 @@ def resume_tenant(settings: Settings, store: MetadataStore, tenant: str) -> str:
         holds.release(tenant)
         return f"released all tenants, because {holds.path} could not be parsed"
     if tenant not in held:
-        return f"tenant {tenant} is not held"
+        return Unchanged(f"tenant {tenant} is not held")
     # The baselines of the tenant's owners are discarded first: if the command ends in between, the tenant stays held.
     Accepted(store, accepted_path(root, name)).add([all_of(tenant)], now_ms=SystemClock().now_ms())
     holds.release(tenant)
@@ -116,7 +117,7 @@ def release_state(settings: Settings, store: MetadataStore) -> str:
     was_recorded = Ownership(store, settings.zookeeper.own_root, settings.service.name).release_state()
     if was_recorded:
         return "released the state directory: the next start may use another"
-    return "no state directory was recorded"
+    return Unchanged("no state directory was recorded")
 
 
 def accept_vanished(settings: Settings, pulsar: Pulsar) -> str:
@@ -126,4 +127,6 @@ def accept_vanished(settings: Settings, pulsar: Pulsar) -> str:
     """
     matched = matched_topics(pulsar.admin, settings)
     accepted = accept_gaps(settings, pulsar, SystemClock().now_ms(), matched=matched)
-    return f"accepted: {'; '.join(accepted)}" if accepted else "no ledger vanished with unread messages"
+    if not accepted:
+        return Unchanged("no ledger vanished with unread messages")
+    return f"accepted: {'; '.join(accepted)}"

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from streaming.arrow import load_datasets
-from streaming.cli.history import Why, record
+from streaming.cli.history import Unchanged, Why, record
 from streaming.cli.options import Config, DryRun, Json, Yes, completes, confirm, require_terminal, settings_of, utc
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of
@@ -145,13 +145,7 @@ def replay(  # noqa: PLR0913  typer reads each option from a parameter
             confirm(f"Publish {count_of(would.settled, 'dead letter')} again as requests?", yes=yes)
         report = work.replay(settings, clients, None if only_finish else chosen, to=to, dry_run=dry_run)
         if not dry_run:
-            record(
-                settings,
-                "dlq replay",
-                "; ".join(line.strip() for line in _summary("replayed", report, dry_run=False)),
-                why=why,
-                store=clients.store,
-            )
+            record(settings, "dlq replay", _done("replayed", report), why=why, store=clients.store)
     _say("replayed", report, dry_run=dry_run, as_json=as_json)
 
 
@@ -189,8 +183,7 @@ def write_off(  # noqa: PLR0913  typer reads each option from a parameter
             confirm(f"Write off {count_of(would.settled, 'dead letter')}?", yes=yes)
         report = work.write_off(settings, clients, chosen, why, dry_run=dry_run)
         if not dry_run:
-            summary = "; ".join(line.strip() for line in _summary("written off", report, dry_run=False))
-            record(settings, "dlq write-off", summary, why=why, store=clients.store)
+            record(settings, "dlq write-off", _done("written off", report), why=why, store=clients.store)
     _say("written off", report, dry_run=dry_run, as_json=as_json)
 
 
@@ -215,6 +208,12 @@ def _say(done: str, report: Any, *, dry_run: bool, as_json: bool) -> None:
             f"{letters} can't be published: {'; '.join(report.stays)}. "
             "`dlq show` shows them, and `dlq write-off` closes them"
         )
+
+
+def _done(done: str, report: Any) -> str:
+    """Return the entry of the history."""
+    text = "; ".join(line.strip() for line in _summary(done, report, dry_run=False))
+    return text if report.resumed or report.settled else Unchanged(text)
 
 
 def _summary(done: str, report: Any, *, dry_run: bool) -> Iterable[str]:

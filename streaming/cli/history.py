@@ -11,7 +11,7 @@ from streaming.cli.options import Config, Json, settings_of, utc
 from streaming.clock import SystemClock
 from streaming.config.amounts import time_of
 from streaming.errors import ReaperError
-from streaming.terminal import say, say_json
+from streaming.terminal import count_of, say, say_json, some_of
 
 if TYPE_CHECKING:
     from streaming.config.settings import Settings
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ledger-reaper")
 
+_NAMED = 3  # unreadable entries
 Why = Annotated[str, typer.Option("--why", help="Your reason, for `ledger-reaper history`")]
 
 
@@ -38,7 +39,8 @@ def history(
     settings = settings_of(config)
     since_ms = time_of(since, "--since", SystemClock().now_ms()) if since else 0
     with command_clients(settings) as clients:
-        entries = OperatorLog(clients.store, settings.zookeeper.own_root).entries()
+        operator_log = OperatorLog(clients.store, settings.zookeeper.own_root)
+        entries, unreadable = operator_log.entries(), operator_log.unreadable()
     entries = [entry for entry in entries if entry.at_ms >= since_ms][-limit:]
     for entry in entries:
         if json_lines:
@@ -46,14 +48,25 @@ def history(
         else:
             why = f" (why: {entry.why})" if entry.why and not entry.what.startswith(f"{entry.why} (by ") else ""
             say(f"{utc(entry.at_ms)}  {entry.who}  {entry.service}  {entry.command}: {entry.what}{why}")
-    if not entries and not json_lines:
+    if unreadable:
+        count = count_of(len(unreadable), "further entry", "further entries")
+        say(f"{count} can't be read: {some_of(unreadable, _NAMED)}", err=True)
+    elif not entries and not json_lines:
         say("No operator has changed anything yet." if not since else "No operator has changed anything since then.")
+
+
+class Unchanged(str):
+    """A command's message that it changed nothing."""
+
+    __slots__ = ()
 
 
 def record(
     settings: "Settings", command: str, what: str, *, why: str = "", store: "MetadataStore | None" = None
 ) -> None:
-    """Add what a command did to the history. A failure is only logged, because the command has already acted.
+    """Add what a command did to the history, unless it changed nothing (Unchanged).
+
+    A failure is only logged, because the command has already acted.
 
     Args:
         settings: of the command.
@@ -65,6 +78,8 @@ def record(
     from streaming.clients import open_store
     from streaming.coordination.operator_log import OperatorLog
 
+    if isinstance(what, Unchanged):
+        return
     try:
         with contextlib.ExitStack() as stack:
             if store is None:

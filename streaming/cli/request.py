@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streaming.arrow import load_datasets
-from streaming.cli.history import record
+from streaming.cli.history import Unchanged, record
 from streaming.cli.options import Config, Json, refuse_ignored, settings_of
 from streaming.errors import ConfigError, SafetyError
 from streaming.terminal import count_of, say, say_json
@@ -65,7 +65,7 @@ def request(  # noqa: PLR0913, PLR0917  typer reads each option from a parameter
                 report = publish_lines(settings, clients.pulsar.admin, lines, unchecked=unchecked)
     done = f"{count_of(report.published, 'request')} published to {settings.topics.requests[0]}"
     say(done, err=True)
-    record(settings, "request", done)
+    record(settings, "request", done if report.published else Unchanged(done))
     dead = _shown(receipts, json_lines=json_lines)
     if report.invalid:
         shown = "\n".join(f"  line {number}: {why}" for number, why in report.invalid[:_SHOWN])

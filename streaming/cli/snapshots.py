@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streaming.arrow import load_datasets
-from streaming.cli.history import record
+from streaming.cli.history import Unchanged, record
 from streaming.cli.options import (
     Config,
     Json,
@@ -396,8 +396,9 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
         )
         with blocking_for(settings) as blocking:
             count, others = blocking.undo(namespace)
-        say(f"{namespace}: {count} messages published again")
-        record(settings, "snapshots undo", f"{namespace}: {count} messages published again")
+        done = f"{namespace}: {count} messages published again"
+        say(done)
+        record(settings, "snapshots undo", done if count else Unchanged(done))
         for key in others:
             say(f"{key}: has another message by now, which was left as it is")
         return

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from streaming.cli.history import Why, record
+from streaming.cli.history import Unchanged, Why, record
 from streaming.cli.options import (
     Config,
     DryRun,
@@ -72,9 +72,12 @@ def undo(  # noqa: PLR0913  typer reads each option from a parameter
             confirm(_question(would, topic, since, objects=objects), yes=yes)
         report = undo_selected(settings, clients, selection, dry_run=dry_run)
         if not dry_run:
-            chosen = f"ledger {ledger}" if ledger is not None else _selected(topic, since)
+            kind = "objects" if objects else "ledgers"
+            chosen = f"ledger {ledger}" if ledger is not None else f"{kind}{_selected(topic, since)}"
             what = ", ".join(f"{report.count(status)} {status}" for status in Undone if report.count(status))
-            record(settings, "undo", f"what was {chosen}: {what or 'nothing found'}", why=why, store=clients.store)
+            done = f"{chosen}: {what}"
+            may_differ = any(report.count(status) for status in (Undone.PUT_BACK, Undone.UNREADABLE, Undone.FAILED))
+            record(settings, "undo", done if may_differ else Unchanged(done), why=why, store=clients.store)
     _show(report, objects=objects, json_lines=json_lines)
     _raise_fault(report, None if objects else ledger)
 
@@ -93,11 +96,11 @@ def _question(would: UndoReport, topic: str, since: str, *, objects: bool) -> st
     count = count_of(would.count(Undone.WOULD_PUT_BACK), "object" if objects else "ledger")
     others = len(would.results) - would.count(Undone.WOULD_PUT_BACK)
     rest = f" ({count_of(others, 'other')} can't be restored; --dry-run lists all)" if others else ""
-    return f"Restore {count} that {_selected(topic, since)}{rest}?"
+    return f"Restore {count}{_selected(topic, since)}{rest}?"
 
 
 def _selected(topic: str, since: str) -> str:
-    return " and ".join([f"belonged to {topic}"] * bool(topic) + [f"was deleted in the last {since}"] * bool(since))
+    return f" of {topic}" * bool(topic) + f" deleted in the last {since}" * bool(since)
 
 
 def _raise_fault(report: UndoReport, ledger: int | None) -> None:

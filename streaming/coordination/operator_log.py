@@ -53,11 +53,17 @@ class OperatorLog:
         """Return all entries that can be read, the oldest first. Raises UnavailableError."""
         return [_parsed(at_ms, data) for at_ms, _path, data in self._read()]
 
+    def unreadable(self) -> list[str]:
+        """Return the path of each entry that can't be read, and why. Raises UnavailableError."""
+        return [f"{path} ({node.detail})" for path, node in self._nodes() if isinstance(node, Unreadable)]
+
     def _read(self) -> list[tuple[int, str, bytes]]:
         """Return (time, path, data) of each entry, the oldest first."""
+        return sorted((node.ctime_ms, path, node.data) for path, node in self._nodes() if isinstance(node, Znode))
+
+    def _nodes(self) -> list[tuple[str, Znode | Unreadable | None]]:
         paths = [f"{self._folder}/{name}" for name in self._names()]
-        nodes = zip(paths, self._store.read_many(paths), strict=True) if paths else ()
-        return sorted((node.ctime_ms, path, node.data) for path, node in nodes if isinstance(node, Znode))
+        return list(zip(paths, self._store.read_many(paths), strict=True)) if paths else []
 
     def _names(self) -> list[str]:
         (names,) = self._store.children_many([self._folder])

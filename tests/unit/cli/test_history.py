@@ -12,6 +12,7 @@ from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
 from streaming.cli.main import app
 from streaming.clock import SystemClock
+from streaming.config.load import load
 from streaming.coordination.identity import operator_name
 from streaming.errors import UnavailableError
 
@@ -67,3 +68,34 @@ def test_an_action_counts_although_it_can_not_be_added(
     with caplog.at_level(logging.WARNING):
         assert call(tmp_path, "pause", "--why", "upgrade").startswith("paused: upgrade")
     assert "`ledger-reaper history` will not show this command: ZooKeeper does not answer" in caplog.text
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["resume"], "was not paused"),
+        (["resume", "--limit"], "no limit holds the service"),
+        (["resume", "--tenant", "shop"], "tenant shop is not held"),
+    ],
+)
+def test_a_command_that_changed_nothing_is_not_listed(tmp_path: Path, arguments: list[str], message: str) -> None:
+    assert call(tmp_path, *arguments) == f"{message}\n"
+    assert call(tmp_path, "history") == "No operator has changed anything yet.\n"
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_entries_that_can_not_be_read_are_counted_with_their_paths(
+    tmp_path: Path, store: MemoryStore, form: list[str]
+) -> None:
+    for number in range(5):
+        call(tmp_path, "accept", "--topic", f"shop/prod/{number}")
+    folder = f"{load(None).zookeeper.own_root}/history"
+    (names,) = store.children_many([folder])
+    assert isinstance(names, list)
+    store.unreadable.update(f"{folder}/{name}" for name in sorted(names)[:4])
+    (tmp_path / "my.toml").write_text("")
+    result = CliRunner().invoke(app, ["history", *form, "--config", str(tmp_path / "my.toml")])
+    assert len(result.stdout.splitlines()) == 1
+    assert result.stderr.startswith("4 further entries can't be read: /ledger-reaper/history/")
+    assert result.stderr.endswith(" (too large) and 1 more\n")

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from streaming import clients
 from streaming.cli.main import app
 from streaming.clients import CommandClients
+from streaming.config.load import load
+from streaming.coordination.operator_log import OperatorLog
 from streaming.errors import ConfigError, SafetyError
 from tests.builders import ROOT, exists, put
 from tests.services import command_clients_of
@@ -63,7 +65,7 @@ def test_the_question_has_the_number_of_ledgers(
     os.write(terminal, b"n\n")
     with pytest.raises(SafetyError, match="nothing was done"):
         call(tmp_path, *OF_TOPIC)
-    assert "Restore 1 ledger that belonged to public/default/orders? [y/N]" in capsys.readouterr().err
+    assert "Restore 1 ledger of public/default/orders? [y/N]" in capsys.readouterr().err
     assert not exists(world.store.tree, world.path)
 
 
@@ -76,3 +78,13 @@ def test_without_a_ledger_that_can_be_restored_nothing_is_asked(
     shown = capsys.readouterr()
     assert "EXISTS" in shown.out
     assert "[y/N]" not in shown.err
+
+
+def test_only_an_undo_that_may_have_changed_something_is_in_the_history(world: World, tmp_path: Path) -> None:
+    history = OperatorLog(world.store, load(None).zookeeper.own_root)
+    put(world.store.tree, world.path, b"another's")
+    call(tmp_path, *OF_TOPIC, "--yes")
+    assert history.entries() == []
+    world.store.tree.remove(world.path)
+    call(tmp_path, *OF_TOPIC, "--yes")
+    assert [entry.what for entry in history.entries()] == ["ledgers of public/default/orders: 1 PUT_BACK"]
