@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 
@@ -28,27 +29,40 @@ _REDIRECTS = 5  # of one request, between brokers
 _DIGEST = "reaper:a-password-of-the-store"
 
 
-def token(role: str) -> str:
-    """Return a token of the role that the brokers accept."""
-    return jwt(KEY, role)
+def token(role: str, life_seconds: float | None = None) -> str:
+    """Return a token of the role that the brokers accept; for so many seconds from now, or for ever."""
+    return jwt(KEY, role, life_seconds=life_seconds)
 
 
 @dataclass(frozen=True)
 class Secured:
-    """A cluster whose brokers require a token, and their TLS addresses (several are separated by commas)."""
+    """A cluster whose brokers require credentials, and their TLS addresses (several are separated by commas)."""
 
     cluster: Cluster
     service_url: str
     admin_url: str
     ca: Path
+    key: Path  # of the certificate `ca`
     folder: Path
 
     def deployment(self, role: str, extra: str = "") -> Deployment:
         """Configure a service with a token of the role, a digest for ZooKeeper, and a folder of its own."""
-        here = self.folder / f"service-{role}{uuid.uuid4().hex[:4]}"
-        here.mkdir()
+        here = self.new_folder(role)
         (here / "token").write_text(token(role))
         (here / "digest").write_text(_DIGEST)
+        return self.configured(here, {"token_file": f"{here}/token"}, extra, zookeeper=f'digest_file = "{here}/digest"')
+
+    def new_folder(self, role: str) -> Path:
+        """Create the folder of a service."""
+        here = self.folder / f"service-{role}{uuid.uuid4().hex[:4]}"
+        here.mkdir()
+        return here
+
+    def configured(self, here: Path, keys: Mapping[str, str], extra: str, *, zookeeper: str = "") -> Deployment:
+        """Write a service's configuration into its folder.
+
+        keys: of [pulsar], which name the credentials. zookeeper: lines of [zookeeper].
+        """
         text = CONFIG.format(
             name=f"t{uuid.uuid4().hex[:10]}",
             chunk_rows=1_000,
@@ -62,9 +76,9 @@ class Secured:
             limits="",
             classes="",
         )
-        secrets = f'token_file = "{here}/token"\ntls_trust_certs_file = "{self.ca}"\n'
-        digest = f'[zookeeper]\ndigest_file = "{here}/digest"'
-        (here / "config.toml").write_text(text.replace("[zookeeper]", f"{secrets}{digest}") + extra)
+        secrets = "".join(f'{key} = "{value}"\n' for key, value in keys.items())
+        secrets += f'tls_trust_certs_file = "{self.ca}"\n'
+        (here / "config.toml").write_text(text.replace("[zookeeper]", f"{secrets}[zookeeper]\n{zookeeper}") + extra)
         return Deployment(here / "config.toml")
 
     def admin(self, method: str, path: str, body: object = None) -> str:
@@ -81,17 +95,21 @@ class Secured:
         return answer.text
 
 
-def with_tokens(running: Cluster, folder: Path, *other_names: str) -> Secured:
+def with_tokens(
+    running: Cluster, folder: Path, *other_names: str, broker_settings: Mapping[str, str] = MappingProxyType({})
+) -> Secured:
     """Start the brokers again, with authentication, authorization and TLS. Those that run are stopped first.
 
-    other_names: of the certificate, beside the address. Brokers of 5.0 find each other by the address's name.
+    Args:
+        other_names: of the certificate, beside the address. Brokers of 5.0 find each other by the address's name.
+        broker_settings: further ones, which replace others.
     """
     ca, key = certificate(folder, running.spec.listen, *other_names)
     ports = {part: (free_port(), free_port()) for part in running.spec.all_of(Part.BROKER)}
     for part in ports:
         running.stop(part)
     for part, tls_ports in ports.items():
-        settings = {**running.spec.broker_settings, **_settings(ca, key, *tls_ports)}
+        settings = {**running.spec.broker_settings, **_settings(ca, key, *tls_ports), **broker_settings}
         launch.start(running.home, part, replace(running.spec, broker_settings=settings), running.pulsar)
     token_file = folder / "token"
     token_file.write_text(token("reaper"))
@@ -107,6 +125,7 @@ def with_tokens(running: Cluster, folder: Path, *other_names: str) -> Secured:
         service_url=f"pulsar+ssl://{','.join(f'{running.spec.listen}:{port}' for port, _web_port in ports.values())}",
         admin_url=f"https://{','.join(hosts)}",
         ca=ca,
+        key=key,
         folder=folder,
     )
 

@@ -2,29 +2,24 @@
 
 import base64
 import json
-import ssl
 import subprocess
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-import httpx
 import pulsar as library
 import pytest
 
 from streaming.adapters.pulsar import oauth2
-from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.credentials import Credentials
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdminSettings
 from streaming.adapters.pulsar.http import PulsarHttp
 from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.readers.frames import LOOKED_UP, LOOKUP, Connection, ReceiveTimeout
 from streaming.adapters.pulsar.readers.read import check_connection
-from streaming.adapters.pulsar.tls import Tls
 from streaming.config.load import load
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ReaperError, RefusedError
@@ -32,13 +27,12 @@ from streaming.phase_one.client import LedgerDeletionClient
 from streaming.sandbox import cluster as sandbox
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
-from streaming.sandbox.home import Part, Spec
-from streaming.sandbox.parts import process
 from streaming.sandbox.parts.part_clients import read_znodes
 from tests.certificates import certificate, client_certificate
-from tests.contract.zookeeper_server import free_port
-from tests.integration.conftest import CONFIG, Deployment, killed_at_the_end, payload, stop, stored_requests, wait_until
-from tests.oauth2_server import OAuth2Server, jwt, oauth2_server
+from tests.integration import secured_world
+from tests.integration.conftest import Deployment, killed_at_the_end, payload, stop, stored_requests, wait_until
+from tests.integration.secured_world import KEY, token, with_tokens
+from tests.oauth2_server import OAuth2Server, oauth2_server
 from tests.pulsar_settings import pulsar_settings
 from udfs.formats.managed_ledger import parse_managed_ledger
 from udfs.paths import managed_ledger_path
@@ -48,7 +42,6 @@ from udfs.records import LedgerComponent, LedgerType
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
-KEY = b"a signing key of thirty-two bytes"
 WATCHED = "persistent://public/default/watched"
 DATA = LedgerComponent.MANAGED_LEDGER
 _ACME = "persistent://acme/own/.*"
@@ -60,45 +53,17 @@ SHORT_S = 10.0
 KINDS = ("token", "basic", "oauth2", "tls")
 
 
-def _token(role: str, life_seconds: float | None = None) -> str:
-    return jwt(KEY, role, life_seconds=life_seconds)
-
-
 @dataclass(frozen=True)
-class Secured:
-    """A cluster whose broker requires credentials of some kind, and its TLS addresses."""
+class Secured(secured_world.Secured):
+    """A cluster whose broker accepts credentials of any kind."""
 
-    cluster: Cluster
-    service_url: str
-    admin_url: str
-    ca: Path
-    folder: Path
     topic: str
     leaked: list[int]  # ledgers of the topic
-    authority: tuple[Path, Path]  # signs the certificates of clients
     issuer: OAuth2Server
 
     def deployment(self, role: str, extra: str = "", *, kind: str = "token") -> Deployment:
-        here = self.folder / f"service-{role}{uuid.uuid4().hex[:4]}"
-        here.mkdir()
-        keys = self.credentials(here, kind, role)
-        text = CONFIG.format(
-            name=f"t{uuid.uuid4().hex[:10]}",
-            chunk_rows=1_000,
-            pulsar=self.service_url,
-            admin=self.admin_url,
-            zookeeper=self.cluster.addresses.zookeeper,
-            s3=self.cluster.addresses.s3,
-            bucket=self.cluster.bucket,
-            home=self.cluster.home.root,
-            here=here,
-            limits="",
-            classes="",
-        )
-        secrets = "".join(f'{key} = "{value}"\n' for key, value in keys.items())
-        secrets += f'tls_trust_certs_file = "{self.ca}"\n'
-        (here / "config.toml").write_text(text.replace("[zookeeper]", f"{secrets}[zookeeper]") + extra)
-        return Deployment(here / "config.toml")
+        here = self.new_folder(role)
+        return self.configured(here, self.credentials(here, kind, role), extra)
 
     def credentials(self, here: Path, kind: str, role: str, state: str = "valid") -> dict[str, str]:
         """Write the files of a kind of credentials; return the keys of [pulsar] that name them.
@@ -106,8 +71,8 @@ class Secured:
         state: "valid", "expired", or "wrong", which is what another one has.
         """
         if kind == "token":
-            token = _token(role, -60 if state == "expired" else None)
-            (here / "token").write_text(token if state != "wrong" else token[:-6] + "AAAAAA")
+            valid = token(role, -60 if state == "expired" else None)
+            (here / "token").write_text(valid if state != "wrong" else valid[:-6] + "AAAAAA")
             return {"token_file": f"{here}/token"}
         if kind == "basic":
             (here / "basic").write_text(f"{role}:{PASSWORD if state == 'valid' else 'another'}\n")
@@ -116,22 +81,13 @@ class Secured:
             key = self.issuer.key_file(here / "key.json", role, None if state == "valid" else "another")
             issuer = {"oauth2_issuer_url": self.issuer.url, "oauth2_audience": self.issuer.audience}
             return {"oauth2_key_file": str(key), **issuer, "oauth2_scope": self.issuer.scope}
-        authority = self.authority
+        authority = (self.ca, self.key)  # signs the certificates of clients
         if state == "wrong":
             (here / "other").mkdir(exist_ok=True)
             authority = certificate(here / "other", "127.0.0.1")
         life = timedelta(hours=-1) if state == "expired" else timedelta(hours=1)
         cert, key = client_certificate(here, role, authority, life=life)
         return {"tls_cert_file": str(cert), "tls_key_file": str(key)}
-
-    def admin(self, method: str, path: str, body: object = None) -> str:
-        """Send an admin request as a superuser."""
-        headers = {"Authorization": f"Bearer {_token('reaper')}"}
-        url = f"{self.admin_url}/admin/v2/{path}"
-        verified = ssl.create_default_context(cafile=str(self.ca))
-        answer = httpx.request(method, url, json=body, headers=headers, verify=verified, timeout=60)
-        assert answer.is_success, f"{method} {url}: {answer.status_code} {answer.text}"
-        return answer.text
 
 
 @pytest.fixture(scope="module")
@@ -152,63 +108,16 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 def _requiring_credentials(
     running: Cluster, folder: Path, topic: str, leaked: list[int], issuer: OAuth2Server
 ) -> Secured:
-    """Start the broker again with authentication, authorization and TLS."""
-    ca, key = certificate(folder, "127.0.0.1")
     hashed = subprocess.run(["openssl", "passwd", "-apr1", PASSWORD], capture_output=True, text=True, check=True)
     (folder / ".htpasswd").write_text(f"reaper:{hashed.stdout.strip()}\n")
     providers = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
-    port, web_port = free_port(), free_port()
     settings = {
-        **running.spec.broker_settings,
-        "authenticationEnabled": True,
-        "authorizationEnabled": True,
         "authenticationProviders": ",".join(providers + kind for kind in ("Token", "Basic", "Tls")),
-        "authenticationRefreshCheckSeconds": 1,
+        "authenticationRefreshCheckSeconds": "1",
         "basicAuthConf": f"file://{folder}/.htpasswd",
-        "tokenSecretKey": f"data:;base64,{base64.b64encode(KEY).decode()}",
-        "superUserRoles": "broker,reaper",
-        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
-        "brokerClientAuthenticationParameters": f"token:{_token('broker')}",
-        "brokerServicePortTls": port,
-        "webServicePortTls": web_port,
-        "tlsCertificateFilePath": ca,
-        "tlsKeyFilePath": key,
-        "tlsTrustCertsFilePath": ca,
     }
-    running.stop(Part.BROKER)
-    running.home.save(Spec(running.spec.ports, {name: str(value) for name, value in settings.items()}))
-    running._launch(Part.BROKER)
-    token = folder / "token"
-    token.write_text(_token("reaper"))
-    admin_url = f"https://127.0.0.1:{web_port}"
-    by_token = Credentials(token_file=str(token))
-    tls = Tls(trust_certs_file=str(ca))
-    _wait_healthy(running, PulsarAdminSettings(admin_url=admin_url, credentials=by_token, tls=tls))
-    return Secured(
-        cluster=running,
-        service_url=f"pulsar+ssl://127.0.0.1:{port}",
-        admin_url=admin_url,
-        ca=ca,
-        folder=folder,
-        topic=topic,
-        leaked=leaked,
-        authority=(ca, key),
-        issuer=issuer,
-    )
-
-
-def _wait_healthy(running: Cluster, settings: PulsarAdminSettings) -> None:
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            with PulsarAdmin(settings) as admin:
-                admin.check_health()
-                return
-        except ReaperError:
-            assert process.find(running.home.record(Part.BROKER)), running.home.log(Part.BROKER).read_text()[-3000:]
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.5)
+    world = with_tokens(running, folder, broker_settings=settings)
+    return Secured(**vars(world), topic=topic, leaked=leaked, issuer=issuer)
 
 
 def test_a_broker_whose_certificate_has_another_name_gets_no_token(secured: Secured) -> None:
@@ -228,7 +137,7 @@ def test_the_service_works_with_a_token_over_tls_and_prints_no_token(secured: Se
     output += service.run("check")
     output += service.run("run", "--until-idle")
     assert service.outcomes() == {("DELETED", "UNREFERENCED"): 10}
-    assert _token("reaper") not in output
+    assert token("reaper") not in output
     assert KEY.decode() not in output
 
 
@@ -281,12 +190,12 @@ def test_wrong_and_expired_credentials_are_refused_until_the_file_has_valid_ones
 
 
 def test_a_reader_answers_the_brokers_question_for_a_new_token(secured: Secured, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text(_token("reaper", 4))
+    file = tmp_path / "token"
+    file.write_text(token("reaper", 4))
     addresses = {"service_url": secured.service_url, "admin_url": secured.admin_url, "timeout_seconds": 5}
-    settings = pulsar_settings(**addresses, token_file=str(token), tls_trust_certs_file=str(secured.ca))
+    settings = pulsar_settings(**addresses, token_file=str(file), tls_trust_certs_file=str(secured.ca))
     with Connection(settings, secured.service_url) as connection:
-        token.write_text(_token("reaper", 60))
+        file.write_text(token("reaper", 60))
         with pytest.raises(ReceiveTimeout):  # receive() answers the question, and returns nothing of it
             connection.receive(time.monotonic() + 8)
         lookup = api.CommandLookupTopic(topic=WATCHED, request_id=connection.next_request())
@@ -295,15 +204,15 @@ def test_a_reader_answers_the_brokers_question_for_a_new_token(secured: Secured,
 
 
 @contextmanager
-def _renewed(secured: Secured, token: Path) -> Iterator[None]:
+def _renewed(secured: Secured, file: Path) -> Iterator[None]:
     """Write a token that lasts ten seconds, every three seconds, until the block ends."""
     is_over = threading.Event()
 
     def renew() -> None:
         while not is_over.is_set():
-            new = token.with_name("new")
-            new.write_text(_token("reaper", SHORT_S))
-            new.replace(token)
+            new = file.with_name("new")
+            new.write_text(token("reaper", SHORT_S))
+            new.replace(file)
             is_over.wait(3)
 
     thread = threading.Thread(target=renew)
@@ -320,8 +229,10 @@ def test_a_running_service_outlives_its_tokens(secured: Secured, tmp_path: Path,
     service, log = secured.deployment("reaper", kind=kind), tmp_path / "log"
     secured.issuer.life_seconds = SHORT_S
     leaked = secured.leaked[20:26] if kind == "token" else secured.leaked[26:32]
-    token = service.config.parent / "token"
-    with _renewed(secured, token), killed_at_the_end(service.start("run", log=log)) as running:
+    with (
+        _renewed(secured, service.config.parent / "token"),
+        killed_at_the_end(service.start("run", log=log)) as running,
+    ):
         for number, some in enumerate((leaked[:3], leaked[3:]), 1):
             service.request([payload(secured.topic, ledger_id) for ledger_id in some])
             wait_until(lambda count=3 * number: sum(service.outcomes().values()) == count, running, log)  # type: ignore[misc]
@@ -373,8 +284,8 @@ def test_a_role_without_rights_deletes_nothing_and_gets_a_hint(secured: Secured,
 
 def test_a_token_with_a_foreign_signature_is_refused(secured: Secured) -> None:
     service = secured.deployment("stranger")
-    token = Path(service.settings.pulsar.token_file)
-    token.write_text(token.read_text()[:-6] + "AAAAAA")
+    file = Path(service.settings.pulsar.token_file)
+    file.write_text(file.read_text()[:-6] + "AAAAAA")
     completed = subprocess.run(
         service.command("run", "--until-idle"), capture_output=True, text=True, timeout=240, check=False
     )
