@@ -7,9 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from typer.main import get_command
-
-from streaming.cli.main import COMMANDS, Listed, app
+from streaming.cli.main import program
 
 PROGRAM = "ledger-reaper"
 _FILES = (
@@ -19,10 +17,10 @@ _FILES = (
 
 def man_pages() -> dict[str, str]:
     """Return the man pages: file name -> text in roff."""
-    loaded = {name: Listed(name).load() for name in COMMANDS}
-    commands = {name: command for name, command in loaded.items() if not Listed(name).hidden}
+    top = program()
+    commands = {name: command for name, command in top.commands.items() if not command.hidden}
     return {
-        f"{PROGRAM}.1": _page(PROGRAM, get_command(app), commands),
+        f"{PROGRAM}.1": _page(PROGRAM, top, commands),
         **{f"{PROGRAM}-{name}.1": _page(f"{PROGRAM} {name}", command, {}) for name, command in commands.items()},
     }
 

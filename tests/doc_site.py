@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,10 @@ from urllib.parse import unquote
 
 import tomlkit
 from markdown_it import MarkdownIt
-from typer.main import get_command
 
 from deploy.alert_rules import copies
 from deploy.grafana import dashboard
-from streaming.cli.main import COMMANDS, Listed, app
+from streaming.cli.main import program
 from streaming.prometheus.table import TABLE, Group
 
 ROOT = Path(__file__).parents[1]
@@ -45,6 +45,8 @@ _OTHER_PAGES = {
     ROOT / "checkpoints/README.md": "checkpoints.md",
 }
 _FENCE = re.compile(r"(^ *```.*?^ *```)", re.MULTILINE | re.DOTALL)
+# Python's Markdown shows the backslash of a pipe in a table's code, which GitHub does not
+_CODE_WITH_PIPE = re.compile(r"`([^`\n]*\\\|[^`\n]*)`")
 _LINK = re.compile(r"(?<=\]\()([^)\s#]+)")
 _ENTRY = re.compile(r"^- \[([^\]]+)\]\(([^)]+)\)", re.MULTILINE)
 
@@ -74,7 +76,7 @@ def generated_pages() -> dict[Path, str]:
 def _metrics() -> Iterator[str]:
     """Yield a table of each group of metrics."""
     for group in Group:
-        yield from (f"## {group}", "", "| metric | type | labels | meaning | since |", "|---|---|---|---|---|")
+        yield from (f"## {group}", "", "| metric | type | meaning, and labels | since |", "|---|---|---|---|")
         for metric in TABLE.values():
             if metric.group is group:
                 labels = "; ".join(
@@ -83,7 +85,8 @@ def _metrics() -> Iterator[str]:
                 )
                 buckets = ", ".join(f"{bound:g}" for bound in metric.buckets)
                 text = f"{metric.text}. Buckets: {buckets}" if buckets else metric.text
-                yield f"| `{metric.series}` | {metric.kind} | {labels} | {text} | {metric.since} |"
+                meaning = f"{text}. Labels: {labels}" if labels else text
+                yield f"| `{metric.series}` | {metric.kind} | {meaning} | {metric.since} |"
         yield ""
 
 
@@ -154,12 +157,11 @@ def _explained(comment: list[str], names: set[str]) -> Iterator[str]:
 
 
 def _commands() -> Iterator[str]:
-    top: Any = get_command(app)
+    top = program()
     yield from ("## ledger-reaper", "", *_described("ledger-reaper", top))
-    for name in COMMANDS:
-        command = Listed(name)
+    for name, command in top.commands.items():
         if not command.hidden:
-            yield from _command(name, command.load(), "##")
+            yield from _command(name, command, "##")
 
 
 def _command(name: str, command: Any, heading: str) -> Iterator[str]:
@@ -244,8 +246,13 @@ def _relinked(page: Path, staged: dict[Path, str], pages: Path) -> str:
             nested = re.sub(
                 r"^ {2,5}(?=\S)", lambda found: " " * (4 if len(found[0]) < 4 else 8), part, flags=re.MULTILINE
             )
-            parts[i] = _LINK.sub(relinked, nested)
+            parts[i] = _CODE_WITH_PIPE.sub(_code_with_pipe, _LINK.sub(relinked, nested))
     return "".join(parts)
+
+
+def _code_with_pipe(code: re.Match[str]) -> str:
+    text = escape(code[1].replace("\\|", "|")).replace("|", "&#124;")
+    return f"<code>{text}</code>"
 
 
 def contents() -> dict[str, dict[str, Path]]:

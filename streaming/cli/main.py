@@ -60,9 +60,9 @@ class Listed(TyperCommand):
         module = import_module(self._module)
         holder = typer.Typer(add_completion=False, rich_markup_mode=_MARKUP)
         if hasattr(module, "app"):
-            holder.add_typer(module.app, name=self.name)
+            holder.add_typer(module.app, name=self.name, hidden=self.hidden)
             return get_command(holder).commands[self.name]  # type: ignore[attr-defined]
-        holder.command(self.name)(getattr(module, self._function))
+        holder.command(self.name, hidden=self.hidden)(getattr(module, self._function))
         return get_command(holder)
 
 
@@ -135,3 +135,10 @@ def ledger_reaper(
     """
     if (log_level, log_format) != (LogLevel.INFO, LogFormat.TEXT):
         choose_log(log_level, log_format)
+
+
+def program() -> Any:
+    """Return the whole command line, with the command of each name loaded below `commands`."""
+    top: Any = get_command(app)
+    top.commands = {name: Listed(name).load() for name in COMMANDS}
+    return top

@@ -13,7 +13,7 @@ body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-app
 main{max-width:980px;margin:0 auto;padding:28px 20px 60px}
 h1{font-size:26px;margin:0;display:flex;flex-wrap:wrap;align-items:center;gap:4px 14px}
 h2{font-size:16px;margin:0 0 12px}h3{font-size:14px;margin:22px 0 8px}
-header{margin-bottom:18px}header p{margin:4px 0 0}
+header{margin-bottom:18px}header p{margin:4px 0 0}header .dim+p:not(.dim){margin-top:12px}
 section{background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:18px 20px;margin:14px 0}
 .cards{display:grid;grid-template-columns:repeat(6,1fr);gap:12px;background:none;border:0;padding:0}
 .card{background:var(--paper);border:1px solid var(--line);border-radius:10px;padding:12px 14px;display:flex;

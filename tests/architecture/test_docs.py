@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from typer.main import get_command
 
-from streaming.cli.main import COMMANDS, Listed, app
+from streaming.cli.main import program
 from tests import invariants
 from tests.unit.udfs.requests import test_request_format
 from udfs.records import PendingDelete, Reason
@@ -181,9 +180,7 @@ def said_commands(page: Path) -> Iterator[str]:
 
 @cache
 def commands() -> Any:
-    top = get_command(app)
-    top.commands = {name: Listed(name).load() for name in COMMANDS}  # type: ignore[attr-defined]
-    return top
+    return program()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)

@@ -16,6 +16,9 @@ def test_a_generated_page_is_what_the_code_generates(page: Path) -> None:
 def test_the_site_has_no_dead_link_no_orphan_page_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     assert doc_site.faults(doc_site.build(tmp_path)) == []
     assert doc_site.misread(tmp_path) == []
+    commands = (tmp_path / "site" / "commands.html").read_text(encoding="utf-8")
+    assert "&lt;debug|info|warning|error&gt;</code>" in commands.replace("&#124;", "|")
+    assert "\\|" not in commands
 
 
 @pytest.mark.parametrize(
