@@ -30,7 +30,7 @@ from udfs.records import LedgerMetadata, LedgerState
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(3600)]
 
-VERSIONS = ("4.0.8", "4.2.4", "5.0.0-M1", "4.2.4")
+VERSIONS = ("4.0.8", "4.2.4", "5.0.1", "4.2.4")
 FULL = 6  # ledgers of each topic
 CONSUMED = 3 * topics.ENTRIES_PER_LEDGER - 1
 SECONDS = 600  # a wait ends as soon as its condition holds
@@ -125,16 +125,16 @@ def test_brokers_of_two_versions_serve_during_a_rolling_upgrade(tmp_path: Path) 
     with running_cluster(tmp_path / "cluster", pulsar="4.2.4", counts={Part.BROKER: 2}) as cluster:
         service = deployment(cluster, here)
         leaked = dict(leak_in_two_topics(cluster))
-        for part, version in zip(cluster.spec.all_of(Part.BROKER), ("4.2.4", "5.0.0-M1"), strict=True):
+        for part, version in zip(cluster.spec.all_of(Part.BROKER), ("4.2.4", "5.0.1"), strict=True):
             cluster.stop(part)
-            # brokers of 5.0.0-M1 reach topics of a 4.2 broker only at a listener of this name
+            # brokers of 5.0.1 reach topics of a 4.2 broker only at a listener of this name
             listener = f"internal:pulsar://{cluster.spec.listen}:{cluster.spec.port(part, 'broker')}"
             spec = replace(cluster.spec, broker_settings={"advertisedListeners": listener})
             launch.start(cluster.home, part, spec, pulsar_home(version))
             cluster.wait_ready(part)
         brokers = cluster.addresses.admin.removeprefix("http://").split(",")
         reported = {part_clients.http("GET", f"http://{broker}/admin/v2/brokers/version").text for broker in brokers}
-        assert reported == {"4.2.4", "5.0.0-M1"}
+        assert reported == {"4.2.4", "5.0.1"}
         for topic in leaked:
             topics.publish(cluster, topic, topics.ENTRIES_PER_LEDGER)
 
