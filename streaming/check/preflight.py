@@ -76,6 +76,8 @@ def check(settings: Settings, clients: CommandClients, clock: Clock | None = Non
         "see the log of the service, or of `ledger-reaper watch`: it shows what the watcher waits for",
     )
     yield from _buckets(settings)
+    if settings.notify.webhook_file:
+        yield _line("webhook", lambda: questions.webhook(settings.notify), "see [notify] in conf/default.toml")
     yield from _here(settings)
 
 

@@ -18,8 +18,9 @@ from pydantic import BaseModel
 from streaming.adapters.pulsar.readers.read import check_connection, check_service
 from streaming.adapters.s3.calls import S3Settings
 from streaming.adapters.s3.objects import S3Objects
+from streaming.adapters.webhook import Webhook
 from streaming.clock import Clock
-from streaming.config.sections import BucketSettings, path_keys
+from streaming.config.sections import BucketSettings, NotifySettings, path_keys
 from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
 from streaming.coordination import identity
@@ -334,6 +335,12 @@ def _local_directory(path: Path) -> str:
 
 def _is_writable(folder: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.R_OK | os.W_OK | os.X_OK)
+
+
+def webhook(notify: NotifySettings) -> str:
+    """Check the files of [notify], as a start does."""
+    Webhook.of(notify).check()
+    return "notify.webhook_file contains a URL (no message was sent)"
 
 
 def java_version() -> str:

@@ -226,6 +226,18 @@ def test_files_that_can_not_be_read_are_one_problem_each_and_the_rest_is_not_che
     assert result.exit_code == 2
 
 
+def test_a_webhook_that_would_end_a_start_is_a_problem(world: World, tmp_path: Path) -> None:
+    assert "webhook" not in world.look()
+    url = tmp_path / "url"
+    notify = world.settings.notify.model_copy(update={"webhook_file": str(url)})
+    world.settings = world.settings.model_copy(update={"notify": notify})
+    for content, status in (("http://192.0.2.1/s3cret", Status.PROBLEM), ("https://192.0.2.1/s3cret", Status.OK)):
+        url.write_text(content)
+        line = world.look()["webhook"]
+        assert line.status is status, line
+        assert "s3cret" not in line.says + line.do
+
+
 def test_a_service_that_runs_is_well(world: World) -> None:
     root, name = world.settings.zookeeper.own_root, world.settings.service.name
     with InstanceLock(world.store, root, name, on_lost=lambda: None):
