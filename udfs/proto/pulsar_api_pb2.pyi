@@ -153,7 +153,7 @@ class CommandConnected(_message.Message):
     def __init__(self, max_message_size: _Optional[int] = ...) -> None: ...
 
 class CommandSubscribe(_message.Message):
-    __slots__ = ("topic", "subscription", "sub_type", "consumer_id", "request_id", "durable", "start_message_id", "read_compacted", "force_topic_creation")
+    __slots__ = ("topic", "subscription", "sub_type", "consumer_id", "request_id", "durable", "start_message_id", "read_compacted", "initial_position", "force_topic_creation")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     SUB_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +162,7 @@ class CommandSubscribe(_message.Message):
     DURABLE_FIELD_NUMBER: _ClassVar[int]
     START_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     READ_COMPACTED_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_POSITION_FIELD_NUMBER: _ClassVar[int]
     FORCE_TOPIC_CREATION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     subscription: str
@@ -171,8 +172,9 @@ class CommandSubscribe(_message.Message):
     durable: bool
     start_message_id: MessageId
     read_compacted: bool
+    initial_position: int
     force_topic_creation: bool
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., sub_type: _Optional[int] = ..., consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., durable: _Optional[bool] = ..., start_message_id: _Optional[_Union[MessageId, _Mapping]] = ..., read_compacted: _Optional[bool] = ..., force_topic_creation: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., sub_type: _Optional[int] = ..., consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., durable: _Optional[bool] = ..., start_message_id: _Optional[_Union[MessageId, _Mapping]] = ..., read_compacted: _Optional[bool] = ..., initial_position: _Optional[int] = ..., force_topic_creation: _Optional[bool] = ...) -> None: ...
 
 class CommandLookupTopic(_message.Message):
     __slots__ = ("topic", "request_id", "authoritative")
@@ -185,10 +187,11 @@ class CommandLookupTopic(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., request_id: _Optional[int] = ..., authoritative: _Optional[bool] = ...) -> None: ...
 
 class CommandLookupTopicResponse(_message.Message):
-    __slots__ = ("broker_service_url", "broker_service_url_tls", "response", "authoritative", "error", "message", "proxy_through_service_url")
+    __slots__ = ("broker_service_url", "broker_service_url_tls", "response", "request_id", "authoritative", "error", "message", "proxy_through_service_url")
     BROKER_SERVICE_URL_FIELD_NUMBER: _ClassVar[int]
     BROKER_SERVICE_URL_TLS_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     AUTHORITATIVE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -196,17 +199,30 @@ class CommandLookupTopicResponse(_message.Message):
     broker_service_url: str
     broker_service_url_tls: str
     response: int
+    request_id: int
     authoritative: bool
     error: int
     message: str
     proxy_through_service_url: bool
-    def __init__(self, broker_service_url: _Optional[str] = ..., broker_service_url_tls: _Optional[str] = ..., response: _Optional[int] = ..., authoritative: _Optional[bool] = ..., error: _Optional[int] = ..., message: _Optional[str] = ..., proxy_through_service_url: _Optional[bool] = ...) -> None: ...
+    def __init__(self, broker_service_url: _Optional[str] = ..., broker_service_url_tls: _Optional[str] = ..., response: _Optional[int] = ..., request_id: _Optional[int] = ..., authoritative: _Optional[bool] = ..., error: _Optional[int] = ..., message: _Optional[str] = ..., proxy_through_service_url: _Optional[bool] = ...) -> None: ...
 
 class CommandMessage(_message.Message):
-    __slots__ = ("message_id",)
+    __slots__ = ("consumer_id", "message_id")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
     message_id: MessageId
-    def __init__(self, message_id: _Optional[_Union[MessageId, _Mapping]] = ...) -> None: ...
+    def __init__(self, consumer_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageId, _Mapping]] = ...) -> None: ...
+
+class CommandAck(_message.Message):
+    __slots__ = ("consumer_id", "ack_type", "message_id")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    ACK_TYPE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    ack_type: int
+    message_id: _containers.RepeatedCompositeFieldContainer[MessageId]
+    def __init__(self, consumer_id: _Optional[int] = ..., ack_type: _Optional[int] = ..., message_id: _Optional[_Iterable[_Union[MessageId, _Mapping]]] = ...) -> None: ...
 
 class CommandFlow(_message.Message):
     __slots__ = ("consumer_id", "message_permits")
@@ -215,6 +231,40 @@ class CommandFlow(_message.Message):
     consumer_id: int
     message_permits: int
     def __init__(self, consumer_id: _Optional[int] = ..., message_permits: _Optional[int] = ...) -> None: ...
+
+class CommandSuccess(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    def __init__(self, request_id: _Optional[int] = ...) -> None: ...
+
+class CommandCloseConsumer(_message.Message):
+    __slots__ = ("consumer_id", "request_id")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    request_id: int
+    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
+
+class CommandConsumerStats(_message.Message):
+    __slots__ = ("request_id", "consumer_id")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    consumer_id: int
+    def __init__(self, request_id: _Optional[int] = ..., consumer_id: _Optional[int] = ...) -> None: ...
+
+class CommandConsumerStatsResponse(_message.Message):
+    __slots__ = ("request_id", "error_code", "error_message", "msg_backlog")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    MSG_BACKLOG_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    error_code: int
+    error_message: str
+    msg_backlog: int
+    def __init__(self, request_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., msg_backlog: _Optional[int] = ...) -> None: ...
 
 class CommandGetLastMessageId(_message.Message):
     __slots__ = ("consumer_id", "request_id")
@@ -231,12 +281,14 @@ class CommandGetLastMessageIdResponse(_message.Message):
     def __init__(self, last_message_id: _Optional[_Union[MessageId, _Mapping]] = ...) -> None: ...
 
 class CommandError(_message.Message):
-    __slots__ = ("error", "message")
+    __slots__ = ("request_id", "error", "message")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
     error: int
     message: str
-    def __init__(self, error: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CommandEmpty(_message.Message):
     __slots__ = ()
@@ -323,18 +375,23 @@ class CommandTcClientConnectResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., error: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class BaseCommand(_message.Message):
-    __slots__ = ("type", "connect", "connected", "subscribe", "message", "flow", "error", "ping", "pong", "lookup_topic", "lookup_topic_response", "get_last_message_id", "get_last_message_id_response", "auth_challenge", "auth_response", "new_txn", "new_txn_response", "add_partition_to_txn", "add_partition_to_txn_response", "end_txn", "end_txn_response", "tc_client_connect_request", "tc_client_connect_response")
+    __slots__ = ("type", "connect", "connected", "subscribe", "message", "ack", "flow", "success", "error", "close_consumer", "ping", "pong", "lookup_topic", "lookup_topic_response", "consumer_stats", "consumer_stats_response", "get_last_message_id", "get_last_message_id_response", "auth_challenge", "auth_response", "new_txn", "new_txn_response", "add_partition_to_txn", "add_partition_to_txn_response", "end_txn", "end_txn_response", "tc_client_connect_request", "tc_client_connect_response")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
     FLOW_FIELD_NUMBER: _ClassVar[int]
+    SUCCESS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_CONSUMER_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
     LOOKUP_TOPIC_FIELD_NUMBER: _ClassVar[int]
     LOOKUP_TOPIC_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_STATS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_STATS_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     GET_LAST_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     GET_LAST_MESSAGE_ID_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     AUTH_CHALLENGE_FIELD_NUMBER: _ClassVar[int]
@@ -352,12 +409,17 @@ class BaseCommand(_message.Message):
     connected: CommandConnected
     subscribe: CommandSubscribe
     message: CommandMessage
+    ack: CommandAck
     flow: CommandFlow
+    success: CommandSuccess
     error: CommandError
+    close_consumer: CommandCloseConsumer
     ping: CommandEmpty
     pong: CommandEmpty
     lookup_topic: CommandLookupTopic
     lookup_topic_response: CommandLookupTopicResponse
+    consumer_stats: CommandConsumerStats
+    consumer_stats_response: CommandConsumerStatsResponse
     get_last_message_id: CommandGetLastMessageId
     get_last_message_id_response: CommandGetLastMessageIdResponse
     auth_challenge: CommandEmpty
@@ -370,4 +432,4 @@ class BaseCommand(_message.Message):
     end_txn_response: CommandTxnResponse
     tc_client_connect_request: CommandTcClientConnectRequest
     tc_client_connect_response: CommandTcClientConnectResponse
-    def __init__(self, type: _Optional[int] = ..., connect: _Optional[_Union[CommandConnect, _Mapping]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping]] = ..., message: _Optional[_Union[CommandMessage, _Mapping]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping]] = ..., error: _Optional[_Union[CommandError, _Mapping]] = ..., ping: _Optional[_Union[CommandEmpty, _Mapping]] = ..., pong: _Optional[_Union[CommandEmpty, _Mapping]] = ..., lookup_topic: _Optional[_Union[CommandLookupTopic, _Mapping]] = ..., lookup_topic_response: _Optional[_Union[CommandLookupTopicResponse, _Mapping]] = ..., get_last_message_id: _Optional[_Union[CommandGetLastMessageId, _Mapping]] = ..., get_last_message_id_response: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping]] = ..., auth_challenge: _Optional[_Union[CommandEmpty, _Mapping]] = ..., auth_response: _Optional[_Union[CommandAuthResponse, _Mapping]] = ..., new_txn: _Optional[_Union[CommandNewTxn, _Mapping]] = ..., new_txn_response: _Optional[_Union[CommandNewTxnResponse, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping]] = ..., add_partition_to_txn_response: _Optional[_Union[CommandTxnResponse, _Mapping]] = ..., end_txn: _Optional[_Union[CommandEndTxn, _Mapping]] = ..., end_txn_response: _Optional[_Union[CommandTxnResponse, _Mapping]] = ..., tc_client_connect_request: _Optional[_Union[CommandTcClientConnectRequest, _Mapping]] = ..., tc_client_connect_response: _Optional[_Union[CommandTcClientConnectResponse, _Mapping]] = ...) -> None: ...
+    def __init__(self, type: _Optional[int] = ..., connect: _Optional[_Union[CommandConnect, _Mapping]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping]] = ..., message: _Optional[_Union[CommandMessage, _Mapping]] = ..., ack: _Optional[_Union[CommandAck, _Mapping]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping]] = ..., error: _Optional[_Union[CommandError, _Mapping]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping]] = ..., ping: _Optional[_Union[CommandEmpty, _Mapping]] = ..., pong: _Optional[_Union[CommandEmpty, _Mapping]] = ..., lookup_topic: _Optional[_Union[CommandLookupTopic, _Mapping]] = ..., lookup_topic_response: _Optional[_Union[CommandLookupTopicResponse, _Mapping]] = ..., consumer_stats: _Optional[_Union[CommandConsumerStats, _Mapping]] = ..., consumer_stats_response: _Optional[_Union[CommandConsumerStatsResponse, _Mapping]] = ..., get_last_message_id: _Optional[_Union[CommandGetLastMessageId, _Mapping]] = ..., get_last_message_id_response: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping]] = ..., auth_challenge: _Optional[_Union[CommandEmpty, _Mapping]] = ..., auth_response: _Optional[_Union[CommandAuthResponse, _Mapping]] = ..., new_txn: _Optional[_Union[CommandNewTxn, _Mapping]] = ..., new_txn_response: _Optional[_Union[CommandNewTxnResponse, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping]] = ..., add_partition_to_txn_response: _Optional[_Union[CommandTxnResponse, _Mapping]] = ..., end_txn: _Optional[_Union[CommandEndTxn, _Mapping]] = ..., end_txn_response: _Optional[_Union[CommandTxnResponse, _Mapping]] = ..., tc_client_connect_request: _Optional[_Union[CommandTcClientConnectRequest, _Mapping]] = ..., tc_client_connect_response: _Optional[_Union[CommandTcClientConnectResponse, _Mapping]] = ...) -> None: ...

@@ -27,12 +27,13 @@ from udfs.formats.internal_stats import Position
 from udfs.proto import pulsar_api_pb2 as api
 from udfs.requests.retry import DEFAULT_MESSAGE_BYTES
 
-CONNECT, CONNECTED, SUBSCRIBE, MESSAGE, FLOW, SUCCESS, ERROR = 2, 3, 4, 9, 11, 13, 14
-CLOSE_CONSUMER, PING, PONG, LOOKUP, LOOKED_UP, GET_LAST, LAST = 16, 18, 19, 23, 24, 29, 30
+CONNECT, CONNECTED, SUBSCRIBE, MESSAGE, ACK, FLOW, SUCCESS, ERROR = 2, 3, 4, 9, 10, 11, 13, 14
+CLOSE_CONSUMER, CONSUMER_STATS, CONSUMER_STATS_ANSWER = 16, 25, 26
+PING, PONG, LOOKUP, LOOKED_UP, GET_LAST, LAST = 18, 19, 23, 24, 29, 30
 AUTH_CHALLENGE, AUTH_RESPONSE = 36, 37
 
 _PROTOCOL_VERSION = 19
-_REDIRECT, _FAILED = 0, 2
+LOOKUP_REDIRECT, LOOKUP_FAILED = 0, 2
 _REDIRECTS = 5
 _AUTHENTICATION_ERRORS = (3, 4)
 _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
@@ -68,6 +69,7 @@ class Connection:
         self._url = url
         self._proxied_to = proxied_to
         self._requests = 0
+        self.heard_s = time.monotonic()  # when the broker last sent something
         self.max_message_bytes = DEFAULT_MESSAGE_BYTES  # the largest message that the broker accepts
 
     def __enter__(self) -> Self:
@@ -88,11 +90,19 @@ class Connection:
         """Send a command. Raises UnavailableError."""
         serialized = command.SerializeToString()
         try:
+            self._socket.settimeout(self._settings.timeout_seconds)
             self._socket.sendall(_FRAME.pack(4 + len(serialized), len(serialized)) + serialized)
         except OSError as error:
             raise UnavailableError(f"{self._url} does not accept a command: {error}") from error
 
     def receive(self, deadline: float) -> tuple[api.BaseCommand, bytes]:
+        """Return the next command that is no error, and its payload. Raises ReceiveTimeout, UnavailableError."""
+        command, payload = self.receive_any(deadline)
+        if command.type == ERROR:
+            raise refusal(f"{self._url} returns an error", command.error.error, command.error.message)
+        return command, payload
+
+    def receive_any(self, deadline: float) -> tuple[api.BaseCommand, bytes]:
         """Return the next command and its payload; pings are answered here. Raises ReceiveTimeout, UnavailableError."""
         while True:
             size, command_size = _FRAME.unpack(self._read(_FRAME.size, deadline))
@@ -100,6 +110,7 @@ class Connection:
                 raise UnavailableError(f"{self._url} sends something that is not a frame of Pulsar's protocol")
             # the rest of a frame is read even if it arrives after the deadline
             rest = self._read(size - 4, time.monotonic() + self._settings.timeout_seconds)
+            self.heard_s = time.monotonic()
             try:
                 command = api.BaseCommand.FromString(rest[:command_size])
             except DecodeError as error:
@@ -112,8 +123,6 @@ class Connection:
                 data = api.AuthData(auth_method_name=self._credentials.method, auth_data=self._secret())
                 response = api.CommandAuthResponse(response=data, protocol_version=_PROTOCOL_VERSION)
                 self.send(api.BaseCommand(type=AUTH_RESPONSE, auth_response=response))
-            elif command.type == ERROR:
-                raise _refusal(f"{self._url} returns an error", command.error.error, command.error.message)
             else:
                 return command, rest[command_size:]
 
@@ -285,20 +294,25 @@ def owner_of(settings: PulsarSettings, partition: str) -> tuple[str, str]:
             number = connection.next_request()
             lookup = api.CommandLookupTopic(topic=partition, request_id=number, authoritative=is_authoritative)
             answer = connection.ask(api.BaseCommand(type=LOOKUP, lookup_topic=lookup), LOOKED_UP).lookup_topic_response
-        if answer.response == _FAILED:
-            raise _refusal(f"no broker serves {partition}", answer.error, answer.message)
-        is_tls = urlsplit(settings.service_url).scheme == "pulsar+ssl"
-        broker = answer.broker_service_url_tls if is_tls else answer.broker_service_url
-        if answer.response != _REDIRECT:
-            return (settings.service_url, _host_of(broker)) if answer.proxy_through_service_url else (broker, "")
-        url, is_authoritative = broker, answer.authoritative
+        if answer.response == LOOKUP_FAILED:
+            raise refusal(f"no broker serves {partition}", answer.error, answer.message)
+        if answer.response != LOOKUP_REDIRECT:
+            return address_in(settings, answer)
+        url, is_authoritative = _broker_in(settings, answer), answer.authoritative
     raise UnavailableError(
         f"the lookup of {partition} is redirected too often; do the brokers advertise the right addresses?"
     )
 
 
-def _host_of(url: str) -> str:
-    return urlsplit(url).netloc
+def address_in(settings: PulsarSettings, answer: api.CommandLookupTopicResponse) -> tuple[str, str]:
+    """Return what owner_of does, from the answer of a lookup that is neither an error nor a redirect."""
+    broker = _broker_in(settings, answer)
+    return (settings.service_url, urlsplit(broker).netloc) if answer.proxy_through_service_url else (broker, "")
+
+
+def _broker_in(settings: PulsarSettings, answer: api.CommandLookupTopicResponse) -> str:
+    is_tls = urlsplit(settings.service_url).scheme == "pulsar+ssl"
+    return answer.broker_service_url_tls if is_tls else answer.broker_service_url
 
 
 def _connected(settings: PulsarSettings, url: str) -> socket.socket:
@@ -320,7 +334,8 @@ def _secured(settings: PulsarSettings, plain: socket.socket, host: str) -> socke
     return context.wrap_socket(plain, server_hostname=host)
 
 
-def _refusal(what: str, code: int, message: str) -> RefusedError | BrokerError:
+def refusal(what: str, code: int, message: str) -> RefusedError | BrokerError:
+    """Return the error for an answer of the broker."""
     text = f"{what}: {message} (error {code} of Pulsar's protocol)"
     return RefusedError(text) if code in _AUTHENTICATION_ERRORS else BrokerError(text)
 
