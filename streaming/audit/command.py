@@ -1,6 +1,7 @@
 """`ledger-reaper audit`: runs an audit or loads the last one, shows its findings, and publishes orphans on request."""
 
 import contextlib
+import hashlib
 import json
 import logging
 import shlex
@@ -19,6 +20,7 @@ from streaming.audit.phase_progress import Phases
 from streaming.audit.publication import asked
 from streaming.audit.publication.orphan_requests import OrphanRequests
 from streaming.audit.publication.segment_requests import removes_segments, requestable
+from streaming.audit.repeat.faults_log import AuditFaultsError, FaultsLog
 from streaming.audit.report import html, terminal_report
 from streaming.audit.report.descriptions import scope_text
 from streaming.audit.report.html import ReportContext
@@ -28,7 +30,7 @@ from streaming.audit.space import Space, account
 from streaming.audit.stages import Engine, engine_for
 from streaming.audit.stopping import run_once, run_until_signal
 from streaming.audit.tables import Rows
-from streaming.beside import Beside, Work, logged
+from streaming.beside import Beside, Work
 from streaming.clients import bookies_for, metadata_stores_of, process_store
 from streaming.clock import SystemClock
 from streaming.config.settings import Settings
@@ -64,6 +66,7 @@ class Section:
     html: str = ""
     faults: tuple[str, ...] = ()  # why the operator must check this section
     left_out: int = 0  # namespaces that were not audited, because no broker has all their snapshot topics loaded
+    grave: tuple[str, ...] = ()  # the findings behind the faults, each as one text
 
 
 def joined(sections: Sequence[Section]) -> Section:
@@ -72,6 +75,7 @@ def joined(sections: Sequence[Section]) -> Section:
         "".join(each.html for each in sections),
         tuple(fault for each in sections for fault in each.faults),
         sum(each.left_out for each in sections),
+        tuple(finding for each in sections for finding in each.grave),
     )
 
 
@@ -115,11 +119,13 @@ def audit(settings: Settings, request: AuditRequest, *, watch_seconds: int = 0) 
         _refuse_other_cluster(settings, remembered(output))
     stop = threading.Event()
     if watch_seconds:
+        faults = FaultsLog(watch_seconds, SystemClock())
 
         def run() -> None:
             run_again(settings, request, output, stop)
+            faults.passed()
 
-        work = Work(name="audit", run=run, every_s=watch_seconds, on_failure=logged("audit", watch_seconds))
+        work = Work(name="audit", run=run, every_s=watch_seconds, on_failure=faults.failed)
         with contextlib.suppress(StoppedBySignalError):  # only a signal ends a repeated audit
             run_until_signal(Beside(work, stop).repeat, stop)
         return
@@ -207,7 +213,7 @@ class AuditCommand:
         if self.request.publish:
             faults += self._publish(findings.result, findings.selected)
         if faults:
-            raise SafetyError("; ".join(faults))
+            raise AuditFaultsError("; ".join(faults), _digest(findings) if self.request.repeats else "")
 
     def _show(self, findings: Findings, space: Space) -> None:
         result, summary, filters = findings.result, findings.summary, self.request.options.filters
@@ -304,6 +310,19 @@ class AuditCommand:
                 "--namespace)"
             ]
         return []
+
+
+def _digest(findings: Findings) -> str:
+    """Return a digest of all that the operator must check: missing data, faults, grave findings of other sections."""
+    named = ", ".join((c.LEDGER_ID, c.LEDGER_TYPE, c.COMPONENT, c.TOPIC_NAME, c.UUID, c.REASON))
+    missing = findings.selected.where(f"{a.CLASS} = '{FindingClass.MISSING}'").select(f"SELECT {named} FROM rows")
+    digest = hashlib.sha256()
+    for row in missing.select("FROM rows ORDER BY ALL").each():
+        digest.update(repr(row).encode())
+    certificate, further = findings.result.certificate, findings.further
+    others = (sorted(certificate.errors), sorted(certificate.unreadable), sorted(further.faults), sorted(further.grave))
+    digest.update(repr(others).encode())
+    return digest.hexdigest()
 
 
 def faults_to_check(result: AuditResult, summary: Summary, filters: FindingFilters, report: str) -> list[str]:

@@ -6,7 +6,8 @@ from streaming.audit import history
 from streaming.audit.audit_options import AuditOptions
 from streaming.audit.command import AuditRequest, run_again
 from streaming.audit.output import Output, output_of
-from streaming.beside import Beside, Work, logged
+from streaming.audit.repeat.faults_log import FaultsLog
+from streaming.beside import Beside, Work
 from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
 
@@ -24,15 +25,20 @@ def auditing(settings: Settings) -> Beside:
         repeats=True,
     )
     every_s = settings.audit.every_seconds
-    stop = threading.Event()
+    stop, faults = threading.Event(), FaultsLog(every_s, SystemClock())
+
+    def run() -> None:
+        run_again(settings, request, output, stop, is_beside_service=True)
+        faults.passed()
+
     work = Work(
         name="audit",
-        run=lambda: run_again(settings, request, output, stop, is_beside_service=True),
+        run=run,
         every_s=every_s,
         first_after_s=due_in_seconds(output, every_s, SystemClock()),
         leave_s=_LEAVE_S,
         keeps_from_ending=True,
-        on_failure=logged("audit", every_s),
+        on_failure=faults.failed,
     )
     return Beside(work, stop)
 

@@ -200,7 +200,8 @@ def further(settings: Settings, options: AuditOptions, *, last: bool = False) ->
         _log(result, groups)
         faults = tuple(f"snapshots: {each}" for each in shortcomings(result, options.filters))
         left_out = result.certificate.listed.get(NOT_LOADED, 0)
-        return Section(snapshot_report.html_section(groups, result), faults, left_out)
+        grave = tuple(repr(group) for group in groups if group.finding_class in GRAVE)
+        return Section(snapshot_report.html_section(groups, result), faults, left_out, grave)
 
     return section
 
