@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from rich.text import Text
@@ -76,6 +77,7 @@ def topic_document(shown: Shown, recovery: RecoverySettings | None, journal: Res
         "version": VERSION,
         "topic": shown.filters.topic,
         **{name: space[name] for name in _OF_SPACE},
+        "subscriptions": document(replace(shown, by=View.SUBSCRIPTION))["rows"],
         "broker_settings": settings_fields(recovery),
         "missing": [missing_fields(need, recovery, journal) for need in shown.report.missing],
     }

@@ -72,10 +72,12 @@ def show(console: Terminal, shown: Shown) -> None:
 
 
 def show_causes(console: Terminal, shown: Shown) -> None:
-    """Print the totals, the causes, and what is not known."""
+    """Print the causes, the subscriptions, and what is not known."""
     for line in headline(shown):
         console.print(cell(line), soft_wrap=True)
     _show_rows(console, shown)
+    if shown.report.subscriptions:
+        _show_subscriptions(console, shown)
     _show_unknown(console, shown.report)
 
 

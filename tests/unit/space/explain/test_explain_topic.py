@@ -73,6 +73,17 @@ def test_the_causes_are_those_of_space() -> None:
         assert fields[name] == space[name]
 
 
+def test_the_subscriptions_are_named_with_what_they_keep() -> None:
+    shown = shown_of(lossy())
+    fields = topic_document(shown, DEFAULTS, NOT_IN_JOURNAL)["subscriptions"]
+    assert fields
+    assert {row["subscription"] for row in fields} == {each.name for each in shown.report.subscriptions}
+    text = text_of(shown, DEFAULTS, NOT_IN_JOURNAL)
+    assert "By subscription (bytes of one copy)" in text
+    for each in shown.report.subscriptions:
+        assert f"{each.topic}  {each.name}\n" in text
+
+
 def test_a_missing_ledger_has_its_facts_and_what_can_be_done() -> None:
     fields = topic_document(shown_of(lossy()), DEFAULTS, in_journal(2))
     assert fields["broker_settings"] == {
