@@ -10,12 +10,13 @@ JSON stays JSON: its own escapes do the same.
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 _INDENT = "    "
@@ -103,6 +104,26 @@ def age_text(seconds: float) -> str:
 def cell(text: object) -> Text:
     """Return a text without markup for a table of rich."""
     return Text(plain(text))
+
+
+def new_table(title: str, *heads: str, numbers: Collection[str] = (), whole: Collection[str] = ()) -> Table:
+    """Return a table without rows, in the style of all tables of this program, with which `space` prints its own.
+
+    Args:
+        title: above the table, after an empty line; "": none.
+        heads: of the columns.
+        numbers: the heads of columns that are aligned to the right and never folded.
+        whole: the heads of further columns that are never folded.
+    """
+    above = f"\n{title}" if title else None
+    shown = Table(title=above, title_justify="left", title_style="bold", header_style="dim", box=None)
+    shown.pad_edge, shown.padding = False, (0, 2, 0, 0)
+    for head in heads:
+        is_number = head in numbers
+        shown.add_column(
+            head, justify="right" if is_number else "left", no_wrap=is_number or head in whole, overflow="fold"
+        )
+    return shown
 
 
 class Terminal(Console):

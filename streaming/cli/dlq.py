@@ -6,7 +6,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from streaming.arrow import load_datasets
 from streaming.cli.history import Unchanged, Why, record
@@ -14,7 +13,7 @@ from streaming.cli.options import Config, DryRun, Json, Yes, completes, confirm,
 from streaming.clock import SystemClock
 from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError, SafetyError
-from streaming.terminal import Terminal, cell, count_of, say, say_json
+from streaming.terminal import Terminal, cell, count_of, new_table, say, say_json
 from udfs import records
 
 if TYPE_CHECKING:
@@ -64,13 +63,11 @@ def list_groups(
     if not letter_groups:
         say("no dead letters")
         return
-    table = Table()
-    for name in ("state", "reason", "messages", "age", "owner"):
-        table.add_column(name, justify="right" if name == "messages" else "left", overflow="fold")
+    shown = new_table("", "state", "reason", "messages", "age", "owner", numbers=("messages",))
     for group in letter_groups:
         owner = group.owner.removeprefix("persistent://")
-        table.add_row(*map(cell, (group.state, group.reason, group.messages, group.age, owner)))
-    Terminal().print(table)
+        shown.add_row(*map(cell, (group.state, group.reason, group.messages, group.age, owner)))
+    Terminal().print(shown)
 
 
 @app.command()

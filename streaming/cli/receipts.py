@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
 from streaming.arrow import load_datasets
 from streaming.cli.options import (
@@ -23,7 +21,7 @@ from streaming.cli.options import (
 )
 from streaming.clock import SystemClock
 from streaming.config.amounts import one_of, time_of
-from streaming.terminal import Terminal, cell, say, say_json
+from streaming.terminal import Terminal, cell, new_table, say, say_json
 from udfs import columns as c
 from udfs.records import Outcome, Reason
 
@@ -129,21 +127,19 @@ def _print_table(counted: Counter[tuple[str, str]], newest: Sequence[dict[str, A
     if not newest:
         console.print(cell(nothing), soft_wrap=True)
         return
-    table = Table(
-        box=box.SIMPLE_HEAD, title=f"Receipts (the newest {len(newest)} of {counted.total()})", title_justify="left"
-    )
     is_wide = console.width >= _WIDE
-    for name in ("time (UTC)", "ledger", "outcome", "reason", "try", *(["component"] if is_wide else [])):
-        table.add_column(name, justify="right" if name in ("ledger", "try") else "left", no_wrap=True)
-    table.add_column("topic", overflow="fold")
+    whole = ("time (UTC)", "ledger", "outcome", "reason", "try", *(["component"] if is_wide else []))
+    title = f"Receipts (the newest {len(newest)} of {counted.total()})"
+    shown = new_table(title, *whole, "topic", numbers=("ledger", "try"), whole=whole)
     for row in newest:
-        table.add_row(
+        shown.add_row(
             cell(utc(row[c.AT_MS])),
             cell(row[c.LEDGER_ID] if row[c.LEDGER_ID] is not None else "-"),
             *map(cell, (row[c.OUTCOME], row[c.REASON], row[c.ATTEMPT])),
             *([cell(row[c.COMPONENT] or "-")] if is_wide else []),
             cell(_topic(row)),
         )
-    console.print(table)
+    console.print(shown)
+    console.print()
     for (outcome, reason), n in sorted(counted.items()):
         console.print(cell(f"{n:>9}  {outcome:<13} {reason}"))

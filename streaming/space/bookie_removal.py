@@ -16,7 +16,7 @@ from streaming.config.settings import Settings
 from streaming.errors import SafetyError
 from streaming.space.removal_search import Autorecovery, RemovalReport, report_of, some
 from streaming.sweep.pace import Pace
-from streaming.terminal import Terminal, cell, count_of, say, say_json, size_text
+from streaming.terminal import Terminal, cell, count_of, new_table, say, say_json, size_text
 from udfs.space.survival import UNSAFE, Effect
 
 _TOPICS_SHOWN = 40
@@ -197,18 +197,15 @@ def _recovery_text(report: RemovalReport) -> str:
 
 
 def _effects(report: RemovalReport) -> Table:
-    table = Table(title="Ledgers on it", title_justify="left")
-    table.add_column("effect", no_wrap=True)
-    for name in ("ledgers", "bytes of one copy"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("meaning", overflow="fold")
+    numbers = ("ledgers", "bytes of one copy")
+    effects = new_table("Ledgers on it", "effect", *numbers, "meaning", numbers=numbers, whole=("effect",))
     for effect in Effect:
         rows = [topic for topic in report.topics if topic.effect is effect]
         if rows:
             ledgers, size = sum(row.ledgers for row in rows), sum(row.size_bytes for row in rows)
             shown = Text(str(effect), style="bold red" if effect in UNSAFE else "yellow")
-            table.add_row(shown, f"{ledgers:,}", size_text(size), _MEANING[effect])
-    return table
+            effects.add_row(shown, f"{ledgers:,}", size_text(size), _MEANING[effect])
+    return effects
 
 
 def _topics(report: RemovalReport) -> Iterator[str]:

@@ -18,7 +18,7 @@ from streaming.audit.report.descriptions import (
 from streaming.audit.report.summary import FindingSample, Summary
 from streaming.audit.result import AuditResult
 from streaming.audit.space import WHY_ON_DISK, Space
-from streaming.terminal import Terminal, age_text, cell, count_of, plain, size_text
+from streaming.terminal import Terminal, age_text, cell, count_of, new_table, plain, size_text
 from udfs.verdicts.finding_classes import FindingClass
 
 _TOPICS = 40
@@ -119,54 +119,42 @@ def _topics(summary: Summary) -> Table:
     more = (
         f" (the {_TOPICS} topics with the most bytes; the report has more)" if len(summary.by_topic) > _TOPICS else ""
     )
-    table = Table(title=f"Orphans by topic: storage that no topic uses any more{more}", title_justify="left")
-    for name in ("tenant", "namespace", "topic"):
-        table.add_column(name, overflow="fold")
-    for name in ("orphans", "bytes", "oldest"):
-        table.add_column(name, justify="right", no_wrap=True)
+    title, numbers = f"Orphans by topic: storage that no topic uses any more{more}", ("orphans", "bytes", "oldest")
+    topics = new_table(title, *numbers, "tenant", "namespace", "topic", numbers=numbers)
     for row in shown:
         namespace = row.namespace.partition("/")[2]
         name = row.topic.removeprefix(f"persistent://{row.namespace}/")
         amounts = (f"{row.orphans:,}", size_text(row.size_bytes), age_text(row.oldest_seconds))
-        table.add_row(*map(cell, (row.tenant, namespace, name)), *amounts)
-    return table
+        topics.add_row(*amounts, *map(cell, (row.tenant, namespace, name)))
+    return topics
 
 
 def _classes(result: AuditResult, summary: Summary) -> Table:
-    table = Table(title="Findings", title_justify="left")
-    table.add_column("class", no_wrap=True)
-    table.add_column("count", justify="right")
-    table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("meaning")
+    findings = new_table("Findings", "class", "count", "bytes", "meaning", numbers=("count", "bytes"), whole=("class",))
     for name in FindingClass:
         amount = summary.of(name)
         if amount.count:
             cells = (str(name), f"{amount.count:,}", amount_text(name, amount.size_bytes), CLASS_MEANING[name])
-            table.add_row(*cells, style=_STYLES.get(name, ""))
-    table.add_row(
+            findings.add_row(*cells, style=_STYLES.get(name, ""))
+    findings.add_row(
         "in use", f"{result.totals['in_use']:,}", "", "ledgers that a topic, cursor or schema refers to", style="green"
     )
-    table.add_row("listed", f"{result.totals['ledgers']:,}", "", "all ledgers that exist in BookKeeper", style="dim")
-    return table
+    findings.add_row("listed", f"{result.totals['ledgers']:,}", "", "all ledgers that exist in BookKeeper", style="dim")
+    return findings
 
 
 def _space(space: Space) -> Table:
-    table = Table(title="Bytes deleted, and bytes freed on the bookies' disks", title_justify="left")
-    table.add_column("what")
-    table.add_column("bytes", justify="right")
+    amounts = new_table("Bytes deleted, and bytes freed on the bookies' disks", "bytes", "what", numbers=("bytes",))
     for what, size in space.lines():
-        table.add_row(what, size_text(size))
-    return table
+        amounts.add_row(size_text(size), what)
+    return amounts
 
 
 def _samples(title: str, samples: tuple[FindingSample, ...]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("ledger", justify="right", no_wrap=True)
-    for name in ("where", "topic", "reason", "detail"):
-        table.add_column(name, overflow="fold")
+    shown = new_table(title, "ledger", "where", "topic", "reason", "detail", numbers=("ledger",))
     for row in samples[:_SAMPLES]:
-        table.add_row(*map(cell, (row.ledger_id, row.where, row.topic, row.reason, row.detail)))
-    return table
+        shown.add_row(*map(cell, (row.ledger_id, row.where, row.topic, row.reason, row.detail)))
+    return shown
 
 
 def show_certificate(console: Terminal, result: AuditResult) -> None:

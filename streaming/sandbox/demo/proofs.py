@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
-
 from streaming.config.load import load
 from streaming.errors import UnavailableError
 from streaming.sandbox import disk_usage, shell, topics
@@ -15,6 +13,7 @@ from streaming.sandbox.demo.leaks import Leaks, ledgers_in_use, objects_in_use
 from streaming.sandbox.demo.request_groups import RequestGroup
 from streaming.sandbox.demo.screen import Claims, console, short, step
 from streaming.state.outcomes import receipts_of
+from streaming.terminal import new_table
 from udfs.records import LedgerType
 
 _COLLECTED_SHARE = 0.7
@@ -28,19 +27,17 @@ def show_receipts(cluster: Cluster, groups: Sequence[RequestGroup], took_s: floa
         if row["outcome"] != "RETRY":
             final.setdefault(row["message_id"], []).append(row)
     title = f"What was requested and what happened ({took_s:.0f} s, including the start of Spark)"
-    table = Table(title=title, title_justify="left")
-    for name in ("requested", "requests", "what happened", "why"):
-        table.add_column(name, justify="right" if name == "requests" else "left")
+    shown = new_table(title, "requested", "requests", "what happened", "why", numbers=("requests",))
     rows = [row for some in final.values() for row in some]
     for group in groups:
         receipts = [row for row in rows if (row["ledger_id"], row["topic"], row["ledger_type"]) in group.named]
         seen = Counter(row["outcome"] for row in receipts)
         reasons = Counter(row["reason"] for row in receipts)
-        table.add_row(group.title, str(group.expected.total()), _counted(seen), _counted(reasons))
+        shown.add_row(group.title, str(group.expected.total()), _counted(seen), _counted(reasons))
         if seen != +group.expected:
             checks.claim(f"{group.title}: expected {_counted(group.expected)}", holds=False, seen=_counted(seen))
     console.print()
-    console.print(table)
+    console.print(shown)
     total = sum(group.expected.total() for group in groups)
     exactly_one = len(final) == total and all(len(some) == 1 for some in final.values())
     checks.claim(f"each of the {total} requests has exactly one final receipt", holds=exactly_one)

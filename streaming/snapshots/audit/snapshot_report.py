@@ -18,7 +18,7 @@ from streaming.audit.tables import Rows
 from streaming.pages.elements import document, section, sentence, stamp, table, time_text
 from streaming.snapshots.audit import snapshot_columns as s
 from streaming.snapshots.audit.advice import CLASS_MEANING, INTRODUCTION, LEFT_OUT, NEXT, NOT_LOADED
-from streaming.terminal import Terminal, age_text, cell, count_of, plain, size_text
+from streaming.terminal import Terminal, age_text, cell, count_of, new_table, plain, size_text
 from udfs import columns as c
 from udfs.snapshots.topic_findings import SnapshotClass, SnapshotReason
 
@@ -31,7 +31,6 @@ INCOMPLETE = (
     "Nothing was judged in the namespaces that could not be read. Audit them again; if the same topic is named again, "
     "check whether its broker answers (`ledger-reaper check`), and read the broker's log"
 )
-_WHOLE = ("class", "reason", "messages", "bytes")
 _STYLES = {SnapshotClass.MISSING: "bold red", SnapshotClass.DANGER: "red", SnapshotClass.ORPHAN: "yellow"}
 _JSON_FIELDS = (
     a.CLASS,
@@ -176,10 +175,7 @@ def page(result: AuditResult, groups: Sequence[FindingGroup]) -> str:
 
 def _table(groups: Sequence[FindingGroup]) -> Table:
     more = f" (the gravest {_SHOWN}; the report has more)" if len(groups) > _SHOWN else ""
-    shown = Table(title=f"Findings{more}", title_justify="left")
-    for name in _HEADS:
-        is_number = name in ("messages", "bytes")
-        shown.add_column(name, overflow="fold", justify="right" if is_number else "left", no_wrap=name in _WHOLE)
+    shown = new_table(f"Findings{more}", *_HEADS, numbers=("messages", "bytes"), whole=("class", "reason"))
     for group in groups[:_SHOWN]:
         amounts = (f"{group.count:,}", size_text(group.size_bytes))
         cells = (group.finding_class, group.reason, group.topic, group.detail, *amounts)

@@ -82,7 +82,7 @@ def test_a_state_directory_without_receipts_has_its_own_message(config: Path) ->
 def test_the_table_has_dates_with_the_year(config: Path) -> None:
     SettlementFolder(str(config.parent / "state")).write_off(AT_MS, [[receipt()]])
     for outcome in ("DEAD_LETTER", "dead_letter"):
-        assert " 2023-11-14 22:13:20 " in ask(config, "receipts", "--outcome", outcome)
+        assert "2023-11-14 22:13:20 " in ask(config, "receipts", "--outcome", outcome)
     with pytest.raises(ConfigError, match="one of DELETED, "):
         ask(config, "receipts", "--outcome", "lost")
 
