@@ -4,14 +4,16 @@ import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.core.type.TypeReference;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
-import java.io.InputStream;
+import java.io.InterruptedIOException;
 import java.net.HttpURLConnection;
 import java.net.InetAddress;
-import java.net.Proxy;
 import java.net.URI;
-import java.net.URL;
 import java.net.URLEncoder;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Paths;
@@ -19,6 +21,10 @@ import java.util.Base64;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import org.apache.pulsar.client.api.Authentication;
 import org.apache.pulsar.client.api.AuthenticationDataProvider;
 import org.apache.pulsar.client.api.EncodedAuthenticationParameterSupport;
@@ -143,32 +149,52 @@ public final class FileAuthentication implements Authentication, EncodedAuthenti
             throw new IOException("the issuer names no valid token_endpoint");
         }
         if (uri.getHost() == null
-                || !"https".equals(uri.getScheme()) && !InetAddress.getByName(uri.getHost()).isLoopbackAddress()) {
+                || !"https".equals(uri.getScheme())
+                        && !("http".equals(uri.getScheme())
+                                && InetAddress.getByName(uri.getHost()).isLoopbackAddress())) {
             throw new IOException(url + " is not reached over TLS; the client secret is not sent there");
         }
-        HttpURLConnection http = (HttpURLConnection) new URL(url).openConnection(Proxy.NO_PROXY);
+        HttpRequest.Builder request = HttpRequest.newBuilder(uri).header("Accept", "application/json");
+        if (form != null) {
+            request.header("Content-Type", "application/x-www-form-urlencoded")
+                    .POST(HttpRequest.BodyPublishers.ofString(form));
+        }
+        ByteArrayOutputStream body = new ByteArrayOutputStream();
+        CompletableFuture<HttpResponse<Void>> answer =
+                Http.CLIENT.sendAsync(request.build(), HttpResponse.BodyHandlers.ofByteArrayConsumer(part -> {
+                    part.ifPresent(body::writeBytes);
+                    if (body.size() > MOST_BYTES) {
+                        throw new IllegalStateException("the answer is too long");
+                    }
+                }));
         try {
-            http.setInstanceFollowRedirects(false);
-            http.setConnectTimeout(TIMEOUT_MS);
-            http.setReadTimeout(TIMEOUT_MS);
-            http.setRequestProperty("Accept", "application/json");
-            if (form != null) {
-                http.setDoOutput(true);
-                http.setRequestProperty("Content-Type", "application/x-www-form-urlencoded");
-                http.getOutputStream().write(form.getBytes(StandardCharsets.UTF_8));
-            }
-            int status = http.getResponseCode();
+            // one limit for the whole answer, because all threads wait for it, and an issuer may send it byte by byte
+            int status = answer.get(TIMEOUT_MS, TimeUnit.MILLISECONDS).statusCode();
             if (status != HttpURLConnection.HTTP_OK) {
                 throw new IOException(url + " answered " + status);
             }
-            try (InputStream in = http.getInputStream()) {
-                return JSON.readTree(in.readNBytes(MOST_BYTES));
-            }
+            return JSON.readTree(body.toByteArray());
         } catch (JsonProcessingException error) {
             throw new IOException(url + " answered something that is not JSON");
+        } catch (TimeoutException error) {
+            throw new IOException(url + " did not answer within " + TIMEOUT_MS / 1000 + " s");
+        } catch (ExecutionException error) {
+            throw new IOException(url + " does not answer (" + error.getCause() + ")");
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw new InterruptedIOException(url + " was interrupted");
         } finally {
-            http.disconnect();
+            answer.cancel(true); // closes the connection of an answer that has not ended
         }
+    }
+
+    /** Created at the first request: a client has a thread of its own. */
+    private static final class Http {
+        static final HttpClient CLIENT = HttpClient.newBuilder()
+                .version(HttpClient.Version.HTTP_1_1)
+                .followRedirects(HttpClient.Redirect.NEVER)
+                .proxy(HttpClient.Builder.NO_PROXY)
+                .build();
     }
 
     private static final class Token {
