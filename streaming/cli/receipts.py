@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from streaming.arrow import load_datasets
 from streaming.cli.options import (
@@ -129,8 +130,8 @@ def _print_table(counted: Counter[tuple[str, str]], newest: Sequence[dict[str, A
         return
     is_wide = console.width >= _WIDE
     whole = ("time (UTC)", "ledger", "outcome", "reason", "try", *(["component"] if is_wide else []))
-    title = f"Receipts (the newest {len(newest)} of {counted.total()})"
-    shown = new_table(title, *whole, "topic", numbers=("ledger", "try"), whole=whole)
+    console.print(Text(f"Receipts (the newest {len(newest)} of {counted.total()})", "bold"))
+    shown = new_table("", *whole, "topic", numbers=("ledger", "try"), whole=whole)
     for row in newest:
         shown.add_row(
             cell(utc(row[c.AT_MS])),

@@ -110,12 +110,16 @@ def space(  # noqa: PLR0913  typer reads each option from a parameter
     if leftovers:
         _show_leftovers(settings, reads_per_second, as_json=json_lines)
         return
-    from streaming.space.output.space_tables import Shown
+    from streaming.space.explain.explain_topic import is_found
+    from streaming.space.output.space_tables import Shown, scope_text
     from streaming.space.output.space_texts import price_of
 
     report = _measured(settings, filters, tuple(bookie or ()), reads_per_second)
     price = price_of(settings.space)
     show(Shown(report=report, filters=filters, by=view, top=top, price=price), out, as_json=json_lines)
+    scope = scope_text(filters)
+    if scope and not is_found(report, filters):
+        say(f"{scope} does not exist, or stores nothing: check the name", err=True)
     if not report.is_complete:
         raise SafetyError(
             f"{count_of(len(report.unknown), 'fact')} could not be read: the result lists them, with bounds"

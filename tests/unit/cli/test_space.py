@@ -70,6 +70,18 @@ def test_an_incomplete_result_is_shown_and_ends_with_4(measured: Measured, tmp_p
         assert "no right" in result.stdout
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_name_that_selects_nothing_is_questioned(measured: Measured, tmp_path: Path, form: tuple[str, ...]) -> None:
+    measured.report = EMPTY
+    result = run(tmp_path, "--topic", "shop/prod/cartz", *form)
+    assert result.exit_code == 0, result.exception
+    assert result.stderr.splitlines()[1:] == [
+        "topic persistent://shop/prod/cartz does not exist, or stores nothing: check the name"
+    ]
+    measured.report = REPORT
+    assert "check the name" not in run(tmp_path, "--tenant", REPORT.shares[0].topic.split("/")[2]).stderr
+
+
 def test_an_empty_cluster_is_no_error(measured: Measured, tmp_path: Path) -> None:
     measured.report = EMPTY
     for by in ("cause", "tenant", "namespace", "topic", "subscription", "bookie"):
