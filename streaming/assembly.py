@@ -299,6 +299,10 @@ class Assembly:
         registry = service.outages.metrics.registry
         metrics = service.outages.metrics
         yield reading(facts_of(settings, pulsar, service.retries.waiting, metrics, service.clock))
+        if settings.topics.receipts:
+            from streaming.deletion.lane_receipts import publishing
+
+            yield publishing(settings, service.receipts, service.clock)
         if settings.notify.webhook_file:
             from streaming.deletion.supervision.notices import notifying
 

@@ -276,6 +276,10 @@ class TopicAdmin(Protocol):
         """Create the topic and its partitions; False if it exists."""
         ...
 
+    def create_topic(self, topic: str) -> bool:
+        """Create a topic that is not partitioned; False if it exists."""
+        ...
+
     def ensure_subscription(self, topic: str, subscription: str) -> None:
         """Create the durable subscription on every partition, at the earliest message; an existing one is unchanged.
 

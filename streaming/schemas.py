@@ -78,7 +78,9 @@ RECEIPT = pa.schema(
         pa.field(c.MESSAGE_KEY, pa.binary()),
         pa.field(c.PAYLOAD, pa.binary()),
         pa.field(c.MESSAGE_PROPERTIES, _STRINGS),
-        pa.field(c.SOURCES, pa.string()),  # a table of an older version gets this column at the next start
+        # a table of an older version gets these columns at the next start
+        pa.field(c.SOURCES, pa.string()),
+        pa.field(c.LANE, pa.string()),
     ]
 )
 

@@ -134,7 +134,7 @@ BROKERS = (
     (
         "a timeout is remembered",
         HTTP,
-        '                silence.timed_out(what, "" if isinstance(error, httpx.ConnectTimeout) else tenant)\n',
+        '                self._silence.timed_out(what, "" if isinstance(error, httpx.ConnectTimeout) else tenant)\n',
         "                pass\n",
     ),
     ("an answer that comes too slowly ends", HTTP, "        if time.monotonic() > until:\n", "        if False:\n"),

@@ -21,6 +21,8 @@ from tests.brokers_mutations import BROKERS
 from tests.brokers_mutations import TESTS as BROKERS_TESTS
 from tests.hosts_mutations import HOSTS
 from tests.hosts_mutations import TESTS as HOSTS_TESTS
+from tests.lanes_mutations import LANES
+from tests.lanes_mutations import TESTS as LANES_TESTS
 from tests.live_store_mutations import LIVE_STORE
 from tests.live_store_mutations import TESTS as LIVE_STORE_TESTS
 from tests.queries_mutations import QUERIES
@@ -326,15 +328,15 @@ MUTATIONS = (
     ),
     Mutation(
         "properties of messages in a request topic are ignored",
-        SWEEP,
-        "        if self._query == REQUESTS:\n",
-        "        if False:\n",
+        "streaming/sweep/messages.py",
+        "is_ours = self._query != REQUESTS and not fault",
+        "is_ours = not fault",
     ),
     Mutation(
         "the sender's rights are checked",
         SWEEP,
-        "request = payload if decoded is None else admit(decoded, topic, self._admission)",
-        "request = payload",
+        "request=payload if decoded is None else admit(decoded, topic, self._admission)",
+        "request=payload",
     ),
     Mutation(
         "a payload that is too large is not parsed",
@@ -1195,6 +1197,7 @@ MUTATIONS = (
     ),
     *(Mutation(*each[:4]) for each in ROCKETMQ),
     *(Mutation(*each) for each in HOSTS),
+    *(Mutation(*each) for each in LANES),
     *(Mutation(*each) for each in QUERIES),
     *(Mutation(*each) for each in BROKERS),
     *(Mutation(*each) for each in LIVE_STORE),
@@ -1362,6 +1365,7 @@ MUTATIONS = (
 # lines that the model test does not cover: the tests that have to notice
 NARROWED = {row[0]: (*ROCKETMQ_TESTS[row[1]], "-k", row[4]) for row in ROCKETMQ}
 NARROWED |= {row[0]: HOSTS_TESTS[row[1]] for row in HOSTS}
+NARROWED |= {row[0]: LANES_TESTS[row[1]] for row in LANES}
 NARROWED |= {row[0]: QUERIES_TESTS[row[1]] for row in QUERIES}
 NARROWED |= {row[0]: BROKERS_TESTS[row[1]] for row in BROKERS}
 NARROWED |= {row[0]: LIVE_STORE_TESTS[row[1]] for row in LIVE_STORE}

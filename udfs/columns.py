@@ -44,6 +44,7 @@ UUID = "uuid"
 OUTCOME = "outcome"
 REASON = "reason"
 DETAIL = "detail"
+LANE = "lane"  # the lane to which the request was first published; null: another topic
 ATTEMPT = "attempt"
 BYTES = "bytes"
 REFRESHED = "refreshed"  # the cached reference was out of date

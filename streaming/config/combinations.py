@@ -22,6 +22,7 @@ def faults_of(settings: Settings) -> list[str]:
         *_zookeeper_faults(settings.zookeeper),
         *_directory_faults(settings.state.dir, settings.checkpoints.dir),
         *_tenant_faults(settings.topics),
+        *_receipt_faults(settings.topics),
         *(watch_faults(settings.topics) if settings.watch.enabled else ()),
         *_delay_faults(settings),
         *_credential_faults(settings.pulsar),
@@ -132,6 +133,11 @@ def _tenant_faults(topics: TopicSettings) -> list[str]:
         for key, topic in (("retry", topics.retry), ("dead_letter", topics.dead_letter))
         if tenant_of(topic) not in trusted
     ]
+
+
+def _receipt_faults(topics: TopicSettings) -> Iterator[str]:
+    if topics.receipts and topics.lanes is Lanes.ONE:
+        yield 'topics.receipts needs topics.lanes = "tenant" or "namespace": receipts go to the topics of lanes only'
 
 
 def watch_faults(topics: TopicSettings) -> list[str]:

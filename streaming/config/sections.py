@@ -282,6 +282,7 @@ class TopicSettings(_Part):
     lanes: Lanes
     lane_partitions: Annotated[int, Field(ge=1, le=_POSITION_PARTITIONS_MAX)]
     shared_without_lane: bool
+    receipts: bool
     trusted_tenants: tuple[Tenant, ...]
     retry: DeduplicatedTopic
     dead_letter: DeduplicatedTopic

@@ -105,6 +105,7 @@ class Message:
     properties: Mapping[str, str]  # without those that only this service writes, if a sender wrote them
     origin_id: str  # the message id of the original request
     decoded: PendingDelete | None = None  # the request in the payload, even if its sender may not send it
+    lane: str | None = None  # the lane to which it was first published; None: another topic
 
 
 class RowDecoder:
@@ -142,23 +143,21 @@ class RowDecoder:
         own_id = message_id_text(
             row[c.POSITION_LEDGER], row[c.POSITION_ENTRY], _partition(row[c.SOURCE]), row[c.POSITION_BATCH]
         )
-        if fault := row.get(c.NO_REQUEST):
-            # none of our copies is like this, so a sender wrote these properties, even in the retry topic
-            return Message(row=row, request=rejection_of(fault), properties=as_original(written), origin_id=own_id)
-        payload = self._decode(row[c.PAYLOAD], self._most_bytes)
-        decoded = payload if isinstance(payload, PendingDelete) else None
-        topic = first_topic(row[c.SOURCE], {} if self._query == REQUESTS else written, self._admission)
-        request = payload if decoded is None else admit(decoded, topic, self._admission)
         # Every client that may publish to a request topic can write any property, so the properties that only this
-        # service writes are ignored there. In the retry topic, the same properties are our own.
-        if self._query == REQUESTS:
-            return Message(row=row, request=request, properties=as_original(written), origin_id=own_id, decoded=decoded)
+        # service writes are ignored there. In the retry topic, the same properties are our own, unless the message is
+        # no request: none of our copies is like that, so a sender wrote it, even in the retry topic.
+        fault = row.get(c.NO_REQUEST)
+        is_ours = self._query != REQUESTS and not fault
+        topic = first_topic(row[c.SOURCE], written if is_ours else {}, self._admission)
+        payload = rejection_of(fault) if fault else self._decode(row[c.PAYLOAD], self._most_bytes)
+        decoded = payload if isinstance(payload, PendingDelete) else None
         return Message(
             row=row,
-            request=request,
-            properties=written,
-            origin_id=written.get(ORIGIN_MESSAGE_ID, own_id),
+            request=payload if decoded is None else admit(decoded, topic, self._admission),
+            properties=written if is_ours else as_original(written),
+            origin_id=written.get(ORIGIN_MESSAGE_ID, own_id) if is_ours else own_id,
             decoded=decoded,
+            lane=topic if self._admission.is_lane(topic) else None,
         )
 
 
@@ -222,6 +221,7 @@ class ReceiptWriter:
             c.BYTES: swept.length_bytes,
             c.REFRESHED: swept.refreshed,
             c.SOURCES: swept.sources or None,
+            c.LANE: message.lane,
             **_identity(message),
         }
         if disposed.outcome is Outcome.RETRY:

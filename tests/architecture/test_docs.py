@@ -14,8 +14,9 @@ from jsonschema import Draft202012Validator
 
 from streaming.cli.main import program
 from tests import invariants
-from tests.unit.udfs.requests import test_request_format
+from tests.unit.udfs.requests import test_lane_receipts, test_request_format
 from udfs.records import PendingDelete, Reason
+from udfs.requests.lane_receipts import lane_receipt
 from udfs.requests.request_format import decode
 
 ROOT = Path(__file__).parents[2]
@@ -305,3 +306,18 @@ def test_the_schema_says_of_a_request_what_the_reader_says(value: Any, request: 
         assert schema().is_valid(value)
     else:
         assert schema().is_valid(value) == is_read
+
+
+@pytest.mark.parametrize("case", ["as documented", "no request"])
+def test_the_schema_of_receipts_describes_what_is_published_and_what_is_documented(case: str) -> None:
+    document = json.loads((DOCS / "receipt.schema.json").read_text(encoding="utf-8"), object_pairs_hook=_named_once)
+    Draft202012Validator.check_schema(document)
+    columns = {} if case == "as documented" else dict.fromkeys(("topic", "ledger_id", "component", "ledger_type"))
+    published = json.loads(lane_receipt(test_lane_receipts.row(**columns))[1])
+    Draft202012Validator(document).validate(published)
+    assert list(published) == document["required"] == list(document["properties"])
+    example = re.search(r"```json\n(.*?)```", (DOCS / "request-format.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert example is not None
+    documented = json.loads(example[1])
+    Draft202012Validator(document).validate(documented)
+    assert list(documented) == document["required"]

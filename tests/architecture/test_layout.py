@@ -42,6 +42,7 @@ COVERED = {
     "streaming.adapters.pulsar.readers.frames": "tests/unit/adapters/pulsar/readers/test_entries.py",
     "streaming.adapters.pulsar.http": "tests/contract/test_pulsar_http.py",
     "streaming.adapters.pulsar.admin_api.offload_policies": "tests/contract/test_offload_configuration.py",
+    "streaming.adapters.pulsar.many_producers": "tests/contract/test_many_producers.py",
     "streaming.adapters.pulsar.producer": "tests/contract/test_request_sender.py",
     "streaming.adapters.pulsar.admin_api.properties": "tests/contract/test_topic_properties.py",
     "streaming.adapters.pulsar.admin_api.segment_removal": "tests/contract/test_segment_removal.py",

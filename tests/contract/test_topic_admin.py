@@ -23,9 +23,7 @@ NAMESPACE = "public/default"
 
 
 class Admin(TopicAdmin, Protocol):
-    """The port with further calls for the test: unpartitioned topics, and a cleanup of all that it created."""
-
-    def create_topic(self, topic: str) -> bool: ...
+    """The port with further calls for the test, and a cleanup of all that it created."""
 
     def delete_topic(self, topic: str, *, force: bool = False) -> bool: ...
 

@@ -4,12 +4,14 @@ import base64
 import ssl
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 import httpx
+import pulsar
 
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.credentials import Credentials
@@ -83,7 +85,13 @@ class Secured:
 
     def admin(self, method: str, path: str, body: object = None) -> str:
         """Send an admin request as a superuser."""
-        headers = {"Authorization": f"Bearer {token('reaper')}"}
+        answer = self.ask("reaper", method, path, body)
+        assert answer.is_success, f"{method} {answer.url}: {answer.status_code} {answer.text}"
+        return answer.text
+
+    def ask(self, role: str, method: str, path: str, body: object = None) -> httpx.Response:
+        """Send an admin request as a role, and return the answer."""
+        headers = {"Authorization": f"Bearer {token(role)}"}
         verified = ssl.create_default_context(cafile=str(self.ca))
         url = f"{self.admin_url.partition(',')[0]}/admin/v2/{path}"
         for _redirect in range(_REDIRECTS):  # httpx would follow them without the token
@@ -91,8 +99,22 @@ class Secured:
             url = answer.headers.get("location", url)
             if not answer.is_redirect:
                 break
-        assert answer.is_success, f"{method} {url}: {answer.status_code} {answer.text}"
-        return answer.text
+        return answer
+
+    @contextmanager
+    def client(self, role: str) -> Iterator[pulsar.Client]:
+        """Connect as a role, with Pulsar's own client."""
+        opened = pulsar.Client(
+            self.service_url,
+            authentication=pulsar.AuthenticationToken(token(role)),
+            tls_trust_certs_file_path=str(self.ca),
+            operation_timeout_seconds=20,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        )
+        try:
+            yield opened
+        finally:
+            opened.close()
 
 
 def with_tokens(

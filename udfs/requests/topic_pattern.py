@@ -2,7 +2,8 @@
 
 1. A pattern is `persistent://tenant/namespace/topic`. Each of the three parts is a regular expression that has to match
    that part of a topic's name as a whole. So the pattern itself limits the tenants and namespaces to search.
-2. Retry-letter and dead-letter topics, single partitions, and topics that Pulsar creates for itself never match.
+2. Retry-letter and dead-letter topics, topics of receipts, single partitions, and topics that Pulsar creates for itself
+   never match.
 3. A name that the connector would take for the name of another topic never matches: the connector splits a list of
    names at each comma, and strips blanks from both ends of a name. Otherwise, any user who may create topics could make
    us read a topic that is not ours.
@@ -23,7 +24,8 @@ _PULSARS_TOPICS = re.compile(
     r"__change_events|__consumer_offsets|__transaction_.*|.*__transaction_pending_ack|transaction_coordinator_assign"
     r"|healthcheck|resource-usage|loadbalancer-.*"
 )
-_LETTERS = ("-RETRY", "-DLQ")
+RECEIPTS_SUFFIX = "-RECEIPT"  # of the topics to which the service publishes receipts (udfs.requests.lane_receipts)
+_WRITTEN = ("-RETRY", "-DLQ", RECEIPTS_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class TopicPattern:
             topic.startswith(_SCHEME)
             and self.takes_namespace(namespace)
             and re.fullmatch(self.topic, name) is not None
-            and not name.endswith(_LETTERS)
+            and not name.endswith(_WRITTEN)
             and not _PULSARS_TOPICS.fullmatch(name)
             and _is_whole(topic)
             and is_one_name(topic)

@@ -30,7 +30,7 @@ from tenacity import (
 )
 
 from streaming.adapters.pulsar.credentials import Credentials
-from streaming.adapters.pulsar.silence import TRY_SECONDS, silence
+from streaming.adapters.pulsar.silence import TRY_SECONDS, Silence, silence
 from streaming.adapters.pulsar.tls import Tls, tls_context
 from streaming.config.hosts import hosts_of, may_carry_secret
 from streaming.config.sections import PulsarSettings
@@ -150,8 +150,10 @@ class _Received:
 class PulsarHttp:
     """Sends requests to the admin API and returns statuses and JSON. Thread-safe."""
 
-    def __init__(self, settings: PulsarAdminSettings) -> None:
+    def __init__(self, settings: PulsarAdminSettings, silence: Silence = silence) -> None:
+        """Create the client. silence: remembers the hosts that hang; by default for the whole process."""
         self._settings = settings
+        self._silence = silence
         self._hosts = hosts_of(settings.admin_url)
         # a shorter timeout does not prove that the host hangs
         self._least_patience = min(settings.timeout_seconds, TRY_SECONDS) / 2
@@ -309,7 +311,7 @@ class PulsarHttp:
         # computed for this URL: after a redirect to another machine without TLS, no secret must be sent
         own_headers = self._headers(url)
         try:
-            patience = silence.patience(what, max(0.0, deadline - time.monotonic()), tenant)
+            patience = self._silence.patience(what, max(0.0, deadline - time.monotonic()), tenant)
         except UnavailableError as error:
             raise NotAskedError(host, str(error)) from error
         try:
@@ -322,15 +324,15 @@ class PulsarHttp:
                 headers = {name.lower(): text for name, text in answer.headers.items()}
                 received = _Received(answer.status_code, answer.reason_phrase, headers, content)
         except AnswerTooLargeError:
-            silence.answered(what, tenant)
+            self._silence.answered(what, tenant)
             raise
         except httpx.HTTPError as error:
             if isinstance(error, httpx.TimeoutException) and patience >= self._least_patience:
                 # no tenant has influence on the time to connect
-                silence.timed_out(what, "" if isinstance(error, httpx.ConnectTimeout) else tenant)
+                self._silence.timed_out(what, "" if isinstance(error, httpx.ConnectTimeout) else tenant)
             text = f"{host} does not answer ({type(error).__name__}: {error}). Check that the broker runs"
             raise _TransientError(host, f"{text}, and check pulsar.admin_url") from error
-        silence.answered(what, tenant)
+        self._silence.answered(what, tenant)
         if received.status == HTTPStatus.UNAUTHORIZED:
             self._settings.credentials.refused(own_headers)
         return received

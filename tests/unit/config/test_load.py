@@ -153,6 +153,7 @@ def test_the_key_of_the_connector_is_accepted_and_ignored(
             "topics.retry persistent://acme/reaper/requests-RETRY belongs to tenant acme",
             id="a pattern over tenants, and one of them could write the retries of the others",
         ),
+        pytest.param("[topics]\nreceipts = true", "topics.receipts needs topics.lanes", id="receipts for no lane"),
         pytest.param("[safety]\nmax_shrink = 0.0", "safety.max_shrink", id="a limit that nothing meets"),
         pytest.param('[state]\ndir = "s3://bucket"', "must be s3://bucket/folder", id="receipts in a whole bucket"),
         pytest.param('[state]\ndir = "s3n://bucket/state"', "or s3://bucket/folder", id="an old name of S3"),

@@ -1,6 +1,7 @@
 """The properties that count depend on a message's topic: in a request topic, any client could have written them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,12 +13,15 @@ from udfs import columns as c
 from udfs.owners.sightings import OWNER_ABSENT_SINCE
 from udfs.records import PendingDelete, Reason, Rejection
 from udfs.requests.admission import Admission
+from udfs.requests.lanes import Lanes
 from udfs.requests.request_format import decode, encode
 from udfs.requests.retry import ORIGIN_MESSAGE_ID, REAL_TOPIC, RECONSUMETIMES
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
 ADMISSION = Admission(request_topics=frozenset({SYSTEM}), trusted_tenants=frozenset({"pulsar"}))
 REQUEST = data_request(5)
+LANE = "persistent://public/ledger-deletion/__ledger_deletion"
+RIVALS_LANE = LANE.replace("public", "rival")
 OURS = {RECONSUMETIMES: "9", ORIGIN_MESSAGE_ID: "1:2:3", OWNER_ABSENT_SINCE: "1:signature"}
 
 
@@ -123,3 +127,32 @@ def test_a_message_that_is_no_request_stays_none_whatever_its_bytes_and_properti
     (message,) = RowDecoder(query, ADMISSION).read([row(fields={c.NO_REQUEST: refusal})])
     assert message.request == Rejection(Reason.ABORTED_TRANSACTION, "the message belongs to a transaction: (1, 2)")
     assert (message.properties, message.origin_id) == ({"a": "b"}, "70:3:-1")
+
+
+@pytest.mark.parametrize(
+    ("query", "source", "fields", "lane"),
+    [
+        pytest.param(REQUESTS, f"{LANE}-partition-0", {}, LANE, id="a request"),
+        pytest.param(REQUESTS, LANE, {c.PAYLOAD: b"no JSON"}, LANE, id="no request"),
+        pytest.param(REQUESTS, LANE, {c.NO_REQUEST: "ENCRYPTED: no key"}, LANE, id="an unreadable message"),
+        pytest.param(REQUESTS, RIVALS_LANE, {}, RIVALS_LANE, id="a refused request"),
+        pytest.param(REQUESTS, LANE, {c.MESSAGE_PROPERTIES: [(REAL_TOPIC, RIVALS_LANE)]}, LANE, id="a forged lane"),
+        pytest.param(REQUESTS, SYSTEM, {c.MESSAGE_PROPERTIES: [(REAL_TOPIC, LANE)]}, None, id="forged elsewhere"),
+        pytest.param(REQUESTS, f"{LANE}-partition-0", {c.PAYLOAD: b""}, LANE, id="no payload"),
+        pytest.param(RETRY, f"{SYSTEM}-RETRY", {c.MESSAGE_PROPERTIES: [(REAL_TOPIC, LANE)]}, LANE, id="a retry"),
+        pytest.param(RETRY, f"{SYSTEM}-RETRY", {c.MESSAGE_PROPERTIES: [(REAL_TOPIC, SYSTEM)]}, None, id="of no lane"),
+        pytest.param(
+            RETRY,
+            f"{SYSTEM}-RETRY",
+            {c.NO_REQUEST: "ENCRYPTED: no key", c.MESSAGE_PROPERTIES: [(REAL_TOPIC, LANE)]},
+            None,
+            id="no copy of ours",
+        ),
+    ],
+)
+def test_a_message_belongs_to_the_lane_to_which_it_was_first_published(
+    query: str, source: str, fields: dict[str, Any], lane: str | None
+) -> None:
+    admission = replace(ADMISSION, lanes=Lanes.TENANT)
+    (message,) = RowDecoder(query, admission).read([row(source=source, fields=fields)])
+    assert message.lane == lane

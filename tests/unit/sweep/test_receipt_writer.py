@@ -78,6 +78,12 @@ def test_a_receipt_names_the_run_the_message_and_the_result() -> None:
     assert (receipt[c.REFRESHED], receipt[c.SOURCES], receipt[c.AT_MS]) == (True, "certificate", NOW_MS)
 
 
+def test_a_receipt_names_the_lane_of_the_request() -> None:
+    lane = "persistent://public/ledger-deletion/__ledger_deletion"
+    assert WRITER.receipt(replace(message(), lane=lane), DELETED)[c.LANE] == lane
+    assert WRITER.receipt(message(), DELETED)[c.LANE] is None
+
+
 def test_a_finished_request_has_no_copy() -> None:
     assert not set(COPIED) & set(WRITER.receipt(message(), DELETED))
 

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from streaming.adapters.pulsar.admin_api.broker import NO_PARTITION, AdminBroker
 from streaming.adapters.pulsar.admin_api.retention import Retentions
 from streaming.adapters.pulsar.http import Answer, Body, PulsarAdminSettings, PulsarHttp, topic_path
+from streaming.adapters.pulsar.silence import Silence, silence
 from streaming.errors import BusyError, RefusedError, UnavailableError
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import InternalStats, Position, parse_internal_stats
@@ -37,8 +38,9 @@ _ADVICE: dict[int, str] = {
 class PulsarAdmin:
     """TopicAdmin over HTTP. Every method raises UnavailableError, RefusedError."""
 
-    def __init__(self, settings: PulsarAdminSettings) -> None:
-        self._http = PulsarHttp(settings)
+    def __init__(self, settings: PulsarAdminSettings, silence: Silence = silence) -> None:
+        """Create the client. silence: as of PulsarHttp."""
+        self._http = PulsarHttp(settings, silence)
         self._retentions = Retentions(self._http)
 
     def check_health(self) -> None:

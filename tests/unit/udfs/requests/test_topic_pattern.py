@@ -21,6 +21,7 @@ ANY = r"persistent://[^/]+/.*/.*"
         pytest.param(ANY, "persistent://acme/cluster/reaper/x", False, id="a V1 name"),
         pytest.param(ANY, "persistent://acme/reaper/x-RETRY", False, id="retries"),
         pytest.param(ANY, "persistent://acme/reaper/x-sub-DLQ", False, id="dead letters of any subscription"),
+        pytest.param(ANY, "persistent://acme/reaper/__ledger_deletion-RECEIPT", False, id="receipts"),
         pytest.param(ANY, "persistent://acme/reaper/x-partition-0", False, id="a partition"),
         pytest.param(ANY, "persistent://acme/reaper/__change_events", False, id="policies"),
         pytest.param(ANY, "persistent://acme/reaper/__transaction_buffer_snapshot", False, id="transactions"),

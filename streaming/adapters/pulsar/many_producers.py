@@ -1,0 +1,143 @@
+"""Publishes to many topics through one client, each topic with a producer that stays open for a while.
+
+Topics belong to tenants, who can make a call about them hang or fail. So every call has a time limit, a producer is
+closed after its first failure, and closing never happens in the thread that publishes to another topic.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Condition, Lock
+from time import monotonic
+from typing import Any
+
+import pulsar
+
+from streaming.adapters.pulsar.publish import new_client
+from streaming.config.sections import PulsarSettings
+from streaming.errors import UnavailableError
+
+_WINDOW = 1000  # unacknowledged messages of a topic
+_BATCH_DELAY_MS = 5
+
+
+class ManyProducers:
+    """Opens the client at the first use. Thread-safe, but for each topic only one call at a time."""
+
+    def __init__(  # noqa: PLR0913  its limits
+        self,
+        settings: PulsarSettings,
+        prepare: Callable[[str], None],
+        *,
+        limit_s: float,
+        most: int,
+        idle_s: float = 60.0,
+        now_s: Callable[[], float] = monotonic,
+    ) -> None:
+        """Create it.
+
+        Args:
+            settings: of the cluster.
+            prepare: called with a topic before its producer is opened; raises what publish raises.
+            limit_s: time limit of opening a producer, and of each window of messages.
+            most: producers that are open at the same time; those used longest ago are closed.
+            idle_s: a producer that was not used for so long is closed.
+            now_s: a monotonic clock.
+        """
+        # the client's own limit, a whole number, is that of opening a producer
+        self._settings = settings.model_copy(update={"timeout_seconds": max(1, int(limit_s))})
+        self._prepare = prepare
+        self._limit_s = limit_s
+        self._most = most
+        self._idle_s = idle_s
+        self._now_s = now_s
+        self._lock = Lock()
+        self._client: Any = None
+        self._is_closed = False
+        self._open: OrderedDict[str, tuple[Any, float]] = OrderedDict()  # topic -> producer, last use
+        self._closing = ThreadPoolExecutor(1, thread_name_prefix="closing-producers")
+
+    def publish(self, topic: str, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Store messages (key, payload) in order. Raises UnavailableError, RefusedError; some may then be stored."""
+        with self._lock:  # while it is used, no other thread can close it
+            producer, _used_s = self._open.pop(topic, (None, 0.0))
+        try:
+            if producer is None:
+                self._prepare(topic)
+                producer = self._opened(topic)
+            for start in range(0, len(messages), _WINDOW):
+                _send(producer, messages[start : start + _WINDOW], self._limit_s)
+        except (pulsar.PulsarException, UnavailableError) as error:
+            if producer is not None:
+                self._close_later(producer)
+            raise UnavailableError(f"publishing to {topic}: {error}") from error
+        with self._lock:
+            self._open[topic] = (producer, self._now_s())
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close producers that were not used for a while, and those above the limit."""
+        with self._lock:
+            while self._open:
+                topic, (producer, used_s) = next(iter(self._open.items()))
+                if len(self._open) <= self._most and self._now_s() - used_s <= self._idle_s:
+                    break
+                del self._open[topic]
+                self._close_later(producer)
+
+    def close(self) -> None:
+        """Disconnect. Messages that are being sent may not be stored."""
+        self._closing.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            opened, self._client = self._client, None
+            self._is_closed = True
+            self._open.clear()
+        if opened is not None:
+            with suppress(pulsar.PulsarException):
+                opened.shutdown()
+
+    def _opened(self, topic: str) -> Any:
+        with self._lock:
+            if self._is_closed:
+                raise UnavailableError("the client is closed")
+            if self._client is None:
+                self._client = new_client(self._settings)
+            opened = self._client
+        return opened.create_producer(
+            topic,
+            max_pending_messages=_WINDOW,
+            send_timeout_millis=int(self._limit_s * 1000),
+            batching_enabled=True,
+            batching_max_publish_delay_ms=_BATCH_DELAY_MS,
+            # a topic that its tenant made partitioned since `prepare` must not open a thousand producers
+            lazy_start_partitioned_producers=True,
+        )
+
+    def _close_later(self, producer: Any) -> None:
+        def close() -> None:
+            with suppress(pulsar.PulsarException):
+                producer.close()
+
+        with suppress(RuntimeError):  # close() was called
+            self._closing.submit(close)
+
+
+def _send(producer: Any, messages: Sequence[tuple[str, bytes]], limit_s: float) -> None:
+    """Send at most _WINDOW messages, and wait until all are stored. Raises PulsarException, UnavailableError."""
+    changed = Condition()
+    results: list[Any] = []
+
+    def take(result: Any, _message_id: Any) -> None:
+        with changed:
+            results.append(result)
+            changed.notify()
+
+    for key, payload in messages:
+        producer.send_async(payload, take, partition_key=key)
+    with changed:
+        # the client fails each message after the same time; twice that, for a client that does not
+        changed.wait_for(lambda: len(results) == len(messages), 2 * limit_s)
+        failure = next((result for result in results if result != pulsar.Result.Ok), None)
+        if failure is not None or len(results) < len(messages):
+            raise UnavailableError(f"{len(messages)} messages were not all acknowledged: {failure or 'no answer'}")

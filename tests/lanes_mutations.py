@@ -1,0 +1,58 @@
+"""The safety lines of lanes for tests/mutation.py: each once, with the tests that must notice."""
+
+MESSAGES, RECEIPT = "streaming/sweep/messages.py", "udfs/requests/lane_receipts.py"
+FOLLOWER, TOPICS = "streaming/deletion/lane_receipts.py", "streaming/topics/receipt_topics.py"
+PATTERN = "udfs/requests/topic_pattern.py"
+# the tests that must notice, by the changed file
+TESTS = {
+    MESSAGES: ("tests/unit/sweep/test_messages.py",),
+    RECEIPT: ("tests/unit/udfs/requests/test_lane_receipts.py",),
+    FOLLOWER: ("tests/unit/deletion/test_lane_receipts.py",),
+    TOPICS: ("tests/unit/topics/test_receipt_topics.py",),
+    PATTERN: ("tests/unit/udfs/requests/test_topic_pattern.py",),
+}
+LANES = (
+    (
+        "a message in the retry topic that is no copy of ours belongs to no lane",
+        MESSAGES,
+        "is_ours = self._query != REQUESTS and not fault",
+        "is_ours = self._query != REQUESTS",
+    ),
+    (
+        "a tenant does not learn which ledgers others have",
+        RECEIPT,
+        "    if row[c.LEDGER_TYPE] == LedgerType.LEDGER and reason in _OTHERS:\n",
+        "    if False:\n",
+    ),
+    (
+        "a topic of receipts is no request topic",
+        PATTERN,
+        '_WRITTEN = ("-RETRY", "-DLQ", RECEIPTS_SUFFIX)',
+        '_WRITTEN = ("-RETRY", "-DLQ")',
+    ),
+    (
+        "receipts that were not published are noted",
+        FOLLOWER,
+        "{lane: due.chunk for lane, due in self._due.items()})",
+        "{})",
+    ),
+    (
+        "a tenant of which a topic failed takes no thread from others",
+        FOLLOWER,
+        "others = [lane for lane in ready if not self._is_suspect(lane)]",
+        "others = ready",
+    ),
+    (
+        "the lanes of a tenant share few threads",
+        FOLLOWER,
+        " and busy[tenant_of(lane)] < _LANES_OF_TENANT_AT_ONCE:",
+        ":",
+    ),
+    (
+        "the lanes of a tenant that wait are bounded",
+        FOLLOWER,
+        "elif waiting[tenant_of(lane)] < _LANES_OF_TENANT:",
+        "else:",
+    ),
+    ("receipts go to a topic without partitions only", TOPICS, "    if partitions:\n", "    if False:\n"),
+)
