@@ -285,7 +285,7 @@ def marking_on(hosts: str, parts: Parts, answers: Answers) -> Iterator[Parts]:
     def uploads(_uploads: Collection[Upload], _since_ms: int) -> set[Upload]:
         return set()
 
-    sweep = SweepAccess(send, lambda *_: {}, uploads, SystemClock().now_ms)
+    sweep = SweepAccess(send, lambda: None, lambda *_: {}, uploads, SystemClock().now_ms)
     marks = DeletableLedgers(store, Znodes(client), sweep, LAYOUT, LEDGERS_ROOT)
 
     @contextlib.contextmanager

@@ -264,8 +264,15 @@ class TopicAdmin(Protocol):
         """Return the full names of the partitioned topics of `tenant/ns`; none if it does not exist."""
         ...
 
-    def ensure_namespace(self, topic: str) -> None:
-        """Create the topic's tenant and namespace if they are missing."""
+    def ensure_namespace(self, topic: str, *, with_tenant: bool = True) -> None:
+        """Create the topic's namespace if it is missing, and its tenant, too, or refuse if the tenant is missing."""
+        ...
+
+    def forbid_topic_creation(self, namespace: str) -> bool:
+        """Let brokers create no topic of `tenant/ns` for a client that connects, unless a policy says otherwise.
+
+        Returns False if the broker does not know the namespace, which may be new.
+        """
         ...
 
     def partitions(self, topic: str) -> int | None:
@@ -307,6 +314,10 @@ class TopicAdmin(Protocol):
         """Return internalStats of a partition or unpartitioned topic. Raises UnavailableError for an unknown form."""
         ...
 
+    def retention(self, topic: str) -> tuple[int, int]:
+        """Return the retention in force as (minutes, megabytes); -1: without limit."""
+        ...
+
     def set_retention(self, topic: str, *, minutes: int, megabytes: int) -> None:
         """Keep acknowledged messages within these limits; -1: without limit."""
         ...
@@ -337,6 +348,10 @@ class TopicAdmin(Protocol):
 
     def backlog_quota(self, topic: str) -> Mapping[str, Any]:
         """Return quotas by type (destination_storage, message_age): limitSize, limitTime (-1: none), policy."""
+        ...
+
+    def set_backlog_quota_unlimited(self, topic: str) -> None:
+        """Let brokers drop no unread messages and refuse no new ones, whatever the backlog is."""
         ...
 
 

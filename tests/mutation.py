@@ -321,6 +321,24 @@ MUTATIONS = (
         "if False and",
     ),
     Mutation(
+        "no deleted tenant is created again for a lane",
+        "streaming/topics/setup.py",
+        "admin.ensure_namespace(lane, with_tenant=False)",
+        "admin.ensure_namespace(lane)",
+    ),
+    Mutation(
+        "requests without a lane use the shared topic only if the operator allows it",
+        "streaming/topics/routing.py",
+        "if not self._topics.shared_without_lane:\n            raise error",
+        "if False:\n            raise error",
+    ),
+    Mutation(
+        "requests to a lane that was deleted do not count as sent",
+        "streaming/topics/routing.py",
+        "            self._check(topic)\n",
+        "            pass\n",
+    ),
+    Mutation(
         "a request topic has its own rights",
         "udfs/requests/admission.py",
         "if admission.is_request_topic(read_from):",

@@ -12,13 +12,17 @@ import typer
 from streaming.arrow import load_datasets
 from streaming.cli.history import Unchanged, record
 from streaming.cli.options import Config, Json, refuse_ignored, settings_of
-from streaming.errors import ConfigError, SafetyError
-from streaming.terminal import count_of, say, say_json
+from streaming.errors import ConfigError, RefusedError, SafetyError, UnavailableError
+from streaming.terminal import count_of, say, say_json, some_of
+from udfs.requests.lanes import Lanes
 
 if TYPE_CHECKING:
+    from streaming.config.settings import Settings
     from streaming.phase_one.receipts_by_message import Receipt
+    from streaming.topics.requests import PublishReport
 
 _SHOWN = 20
+_SHOWN_TOPICS = 3
 _WAIT_SECONDS = 900
 
 
@@ -40,6 +44,8 @@ def request(  # noqa: PLR0913, PLR0917  typer reads each option from a parameter
     """Publish deletion requests.
 
     Invalid lines are not published: the command lists them and ends with exit code 2. The valid lines are published.
+    Requests of a tenant whose lane can't be used are not published either: the exit code is 1, or 3 if Pulsar does not
+    answer.
     With --wait, the exit code is 3 if a request has no final receipt in time, and 4 if a request became a dead letter.
     """
     why = "receipts are awaited and printed with --wait only. Add --wait"
@@ -63,19 +69,29 @@ def request(  # noqa: PLR0913, PLR0917  typer reads each option from a parameter
         else:
             with command_clients(settings) as clients:
                 report = publish_lines(settings, clients.pulsar.admin, lines, unchecked=unchecked)
-    done = f"{count_of(report.published, 'request')} published to {settings.topics.requests[0]}"
+    done = f"{count_of(report.published, 'request')} published to {_shown_topics(settings, report)}"
     say(done, err=True)
     record(settings, "request", done if report.published else Unchanged(done))
     dead = _shown(receipts, json_lines=json_lines)
+    faults = report.unsent_texts()
     if report.invalid:
         shown = "\n".join(f"  line {number}: {why}" for number, why in report.invalid[:_SHOWN])
         more = f"\n  … and {len(report.invalid) - _SHOWN} more" if len(report.invalid) > _SHOWN else ""
         lines = count_of(len(report.invalid), "line is not a valid request", "lines are not valid requests")
         was = "was" if len(report.invalid) == 1 else "were"
-        raise ConfigError(f"{lines} and {was} not published:\n{shown}{more}")
+        raise ConfigError("\n".join((f"{lines} and {was} not published:\n{shown}{more}", *faults)))
+    if faults:
+        of_code = UnavailableError if report.exit_code == UnavailableError.exit_code else RefusedError
+        raise of_code("\n".join(faults))
     if dead:
         letters = count_of(dead, "request became a dead letter", "requests became dead letters")
         raise SafetyError(f"{letters}; `ledger-reaper dlq list` shows why")
+
+
+def _shown_topics(settings: "Settings", report: "PublishReport") -> str:
+    if settings.topics.lanes is Lanes.ONE:
+        return settings.topics.requests[0]
+    return some_of(sorted(report.topics), _SHOWN_TOPICS) or "no topic"
 
 
 def _shown(receipts: "Sequence[Receipt]", *, json_lines: bool) -> int:

@@ -17,14 +17,16 @@ from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from streaming.clients import command_clients, open_properties
+from streaming.clients import admin_for, command_clients, open_properties
 from streaming.config.settings import Settings
 from streaming.coordination.identity import read_layout
 from streaming.errors import RefusedError, UnavailableError
-from streaming.phase_one.client import LedgerDeletionClient
+from streaming.phase_one.client import services_of
 from streaming.phase_one.receipts_by_message import NewestReceipts, await_receipts, finished_uploads
 from streaming.phase_one.requested import Requested
 from streaming.ports import MetadataStore, SweepStore, TopicProperties, Unreadable, Znode
+from streaming.topics.routing import request_topics
+from streaming.topics.senders import RequestSenders
 from udfs.formats.errors import FormatError
 from udfs.formats.managed_ledger import ListedLedgers, ManagedLedgerInfo, in_use_ids, parse_managed_ledger
 from udfs.paths import Layout, is_v1, ledger_path, managed_ledger_name, managed_ledger_path, namespace_of, segment_of
@@ -55,7 +57,8 @@ class Removal:
 class SweepAccess:
     """Functions to send requests to the sweep, and to read its receipts."""
 
-    start_send: Callable[[PendingDelete], "Future[str]"]  # LedgerDeletionClient's
+    start_send: Callable[[PendingDelete], "Future[str]"]
+    check_sent: Callable[[], object]  # raises UnavailableError if requests may be lost that counted as sent
     receipts: NewestReceipts
     finished: Callable[[Collection[Upload], int], set[Upload]]  # finished_uploads() of the state directory
     now_ms: Callable[[], int]  # this machine's clock
@@ -193,6 +196,7 @@ class DeletableLedgers:
         since_ms = self._sweep.now_ms()
         pending = [self._sweep.start_send(request) for request in requests]
         ids = [message_id.result() for message_id in pending]
+        self._sweep.check_sent()
         requested.note([*sorted(marks.ledgers), *(name for name, _at in _pairs(marks))], ids, since_ms)
         if timeout_seconds > 0:
             try:
@@ -258,12 +262,18 @@ def deletable_ledgers(settings: Settings) -> Iterator[DeletableLedgers]:
 @contextmanager
 def deletable_ledgers_on(settings: Settings, store: MetadataStore) -> Iterator[DeletableLedgers]:
     """Open PIP-129's API with the caller's connection to ZooKeeper."""
-    with LedgerDeletionClient(settings) as client, closing(open_properties(settings)) as properties:
+    services = services_of(settings)
+    with (
+        admin_for(settings) as admin,
+        closing(RequestSenders(request_topics(settings, admin), services.open_sender)) as senders,
+        closing(open_properties(settings)) as properties,
+    ):
         sweep = SweepAccess(
-            client.start_send,
-            client.services.receipts,
+            senders.start_send,
+            senders.check_sent,
+            services.receipts,
             lambda uploads, since_ms: finished_uploads(settings.state_dir, uploads, since_ms),
-            client.services.now_ms,
+            services.now_ms,
         )
         root = settings.zookeeper.ledgers_root
         yield DeletableLedgers(store, properties, sweep, read_layout(store, root), root)

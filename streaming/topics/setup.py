@@ -1,4 +1,8 @@
-"""Creates missing deletion topics and checks existing ones, whose policies it never changes silently."""
+"""Creates missing deletion topics and checks existing ones, whose policies it never changes silently.
+
+The first sender to a lane creates it, but only in an existing tenant (with topics.lanes = "namespace", in an existing
+namespace): what an administrator deleted is not created again.
+"""
 
 import logging
 import time
@@ -7,15 +11,17 @@ from threading import Event
 from typing import Any
 
 from streaming.config.settings import Settings
-from streaming.errors import BusyError, ConfigError, RefusedError, StopRequestedError
+from streaming.errors import BusyError, ConfigError, RefusedError, StopRequestedError, UnavailableError
 from streaming.ports import TopicAdmin
+from udfs.paths import namespace_of
+from udfs.requests.lanes import Lanes
 from udfs.requests.retry import LEAST_MESSAGE_BYTES
 
 log = logging.getLogger("ledger-reaper")
 
 PATIENCE_SECONDS = 90  # brokers detect a vanished client within 30 to 60 s (keepAliveIntervalSeconds)
 _POLL_SECONDS = 0.2
-MOST_PARTITIONS = 64  # of a topic that only matches the pattern: a tenant chose how many it has
+MOST_PARTITIONS = 64  # of a lane, and of a topic that only matches the pattern: a tenant chose how many it has
 
 
 def ensure_topics(admin: TopicAdmin, settings: Settings, stop: Event | None = None) -> tuple[int, int]:
@@ -42,19 +48,93 @@ def ensure_request_topic(admin: TopicAdmin, settings: Settings, topic: str) -> N
     A role that may only produce can neither create nor check topics. It may send if every partition has the service's
     subscription. Raises ConfigError, UnavailableError, and RefusedError if the topic or its subscription is missing.
     """
+    is_lane = settings.topics.is_lane(topic)
     try:
-        ensure_topic(admin, settings, topic)
+        (_ensure_lane if is_lane else ensure_topic)(admin, settings, topic)
     except RefusedError as refusal:
         partitions = admin.partitions(topic)
         if partitions is None:
+            create = (
+                "send the first request to it" if is_lane else "create it, or the operator list it in topics.requests"
+            )
             raise RefusedError(
-                f"{topic} does not exist, and this role may not create it; have its tenant's administrator create it, "
-                f"or the operator list it in topics.requests ({refusal})"
+                f"{topic} does not exist, and this role may not create it; have its tenant's administrator {create} "
+                f"({refusal})"
             ) from refusal
         # with the service's subscription, no message is trimmed that the service has not read
         faults = _unsendable(admin, settings, topic, partitions)
         if faults:
             raise RefusedError("; ".join(faults)) from refusal
+
+
+def require_sendable(admin: TopicAdmin, settings: Settings, topic: str) -> None:
+    """Raise UnavailableError if a request that was sent to the topic before this call may be lost."""
+    partitions = admin.partitions(topic)
+    faults = ["it was deleted"] if partitions is None else _unsendable(admin, settings, topic, partitions)
+    if faults:
+        raise UnavailableError(f"requests to {topic} may be lost ({'; '.join(faults)}): send them again")
+
+
+def _ensure_lane(admin: TopicAdmin, settings: Settings, lane: str) -> None:
+    """Create a lane or check it, whatever other senders do at the same time or left unfinished.
+
+    Raises what ensure_request_topic raises.
+    """
+    if admin.partitions(lane) is None:
+        _create_lane(admin, settings, lane)
+    # Before the policies and before the first message: brokers trim messages that no subscription keeps. While another
+    # sender creates the subscription, brokers answer that it is busy.
+    _soon(settings, lambda: _subscribes(admin, settings, lane))
+    faults = subscribe_to(admin, settings, lane)
+    is_usable = 0 < (admin.partitions(lane) or 0) <= MOST_PARTITIONS
+    if is_usable and not _has_policies(admin, settings, lane) and _is_empty(admin, lane):
+        # Nothing was sent yet, so this call or a killed sender has just created it. If several senders set policies at
+        # the same time, a broker may keep only some of them: each sender repeats this until it reads all of them.
+        _soon(settings, lambda: _policies_stay(admin, settings, lane))
+        faults = subscribe_to(admin, settings, lane)
+    if faults:
+        raise ConfigError("; ".join(faults))
+
+
+def _has_policies(admin: TopicAdmin, settings: Settings, lane: str) -> bool:
+    quotas = admin.backlog_quota(lane).values()
+    return (
+        admin.retention(lane) == (settings.topics.retention_minutes, -1)
+        and not admin.message_ttl(lane)
+        and bool(quotas)
+        and not any(quota.get("policy") == "consumer_backlog_eviction" for quota in quotas)
+    )
+
+
+def _policies_stay(admin: TopicAdmin, settings: Settings, lane: str) -> bool:
+    _set_policies(admin, settings, lane)
+    time.sleep(_POLL_SECONDS)  # a broker shows a new policy later, and then a concurrent writer's, which replaces it
+    return _has_policies(admin, settings, lane)
+
+
+def _subscribes(admin: TopicAdmin, settings: Settings, topic: str) -> bool:
+    try:
+        subscribe_to(admin, settings, topic)
+    except BusyError:
+        return False
+    return True
+
+
+def _create_lane(admin: TopicAdmin, settings: Settings, lane: str) -> None:
+    if settings.topics.lanes is Lanes.TENANT:
+        admin.ensure_namespace(lane, with_tenant=False)
+        # The namespace is for the lane alone. Without this, a broker would create a topic for a producer that connects
+        # after the lane was deleted, and the service would not read it.
+        _soon(settings, lambda: admin.forbid_topic_creation(namespace_of(lane)))
+    partitions = settings.topics.lane_partitions
+    if admin.create_partitioned_topic(lane, partitions):
+        log.info("created %s with %s partitions, for the first request of its tenant", lane, partitions)
+    elif not _soon(settings, lambda: admin.partitions(lane) is not None):  # another sender creates it now
+        raise ConfigError(
+            f"{lane} can't be created, because a topic has the name of one of its partitions: a broker created that "
+            f"topic for a producer after the lane was deleted, and the service does not read it. Delete "
+            f"{lane}-partition-0, or the partition that exists"
+        )
 
 
 def _unsendable(admin: TopicAdmin, settings: Settings, topic: str, partitions: int) -> list[str]:
@@ -103,13 +183,17 @@ def _ensure(admin: TopicAdmin, settings: Settings, topic: str, faults: list[str]
         )
     _subscribe(admin, settings, topic, stop)
     deviations = _deviations(admin, settings, topic)
-    if deviations and all(entry < 0 for _, entry in admin.last_positions(topic).values()):
+    if deviations and _is_empty(admin, topic):
         # the topic is empty: a start created it and was killed before it set the policies
         _set_policies(admin, settings, topic)
         log.info("set the policies of %s, which is empty", topic)
         deviations = _deviations(admin, settings, topic)
     faults += deviations + _evictions(admin, topic)
     return partitions
+
+
+def _is_empty(admin: TopicAdmin, topic: str) -> bool:
+    return all(entry < 0 for _, entry in admin.last_positions(topic).values())
 
 
 def _subscribe(admin: TopicAdmin, settings: Settings, topic: str, stop: Event) -> None:
@@ -130,15 +214,15 @@ def _subscribe(admin: TopicAdmin, settings: Settings, topic: str, stop: Event) -
 
 
 def subscribe_to(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]:
-    """Create the subscription of a topic that matches the pattern, and return why the topic can't be read, if so."""
+    """Create the subscription of a topic that is not listed, and return why the topic can't be read, if so."""
     partitions = admin.partitions(topic)
     if not partitions:
         return [f"{topic} is gone" if partitions is None else f"{topic} is not partitioned"]
     if partitions > MOST_PARTITIONS:
         return [
-            f"{topic} has {partitions} partitions, and a topic of the pattern may have at most {MOST_PARTITIONS}: all "
-            "other topics would wait while each partition is checked. List the topic in topics.requests, or recreate "
-            "it with fewer partitions."
+            f"{topic} has {partitions} partitions, and a topic that is not listed may have at most {MOST_PARTITIONS}: "
+            "all other topics would wait while each partition is checked. List the topic in topics.requests, or "
+            "recreate it with fewer partitions."
         ]
     admin.ensure_subscription(topic, settings.topics.subscription)
     return _deviations(admin, settings, topic) + _evictions(admin, topic)
@@ -151,6 +235,8 @@ def _needs_deduplication(settings: Settings, topic: str) -> bool:
 def _set_policies(admin: TopicAdmin, settings: Settings, topic: str) -> None:
     admin.set_retention(topic, minutes=settings.topics.retention_minutes, megabytes=-1)
     admin.set_message_ttl(topic, seconds=0)
+    if settings.topics.is_lane(topic):
+        admin.set_backlog_quota_unlimited(topic)  # the tenant's namespace may have a quota that evicts
     if _needs_deduplication(settings, topic):
         admin.set_deduplication(topic, enabled=True)
         # a broker reads policies from a topic, and shows a new one later

@@ -13,11 +13,11 @@ from typing import Any
 
 from streaming.adapters.memory.faults import Faults
 from streaming.clock import Clock, ManualClock
-from streaming.errors import BusyError, RefusedError
+from streaming.errors import BusyError, RefusedError, UnavailableError
 from streaming.ports import StoredMessage
 from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
-from udfs.paths import base_topic, encode_name, namespace_of, topic_of
+from udfs.paths import base_topic, encode_name, namespace_of, tenant_of, topic_of
 
 _SYSTEM = "pulsar/system"
 _QUOTA_TYPES = ("destination_storage", "message_age")
@@ -58,6 +58,7 @@ class MemoryPulsar:
     def __init__(self, clock: Clock | None = None) -> None:
         self.topics: dict[str, MemoryTopic] = {}
         self.known_namespaces: set[str] = {_SYSTEM, "public/default"}
+        self.closed_namespaces: set[str] = set()  # brokers create no topics there
         self.stores = {"metadataStoreUrl": "zk:127.0.0.1:2181"}  # metadata_stores() returns them
         self.held: set[str] = set()  # subscriptions that another client moves: ensure_subscription raises BusyError
         # hooks get the name of the call (for a policy: `retention` or `set retention`), and the topic or namespace
@@ -132,10 +133,27 @@ class MemoryPulsar:
             name for name, topic in self.topics.items() if topic.count and name.startswith(f"persistent://{namespace}/")
         )
 
-    def ensure_namespace(self, topic: str) -> None:
-        """Create the topic's tenant and namespace if they are missing."""
+    def ensure_namespace(self, topic: str, *, with_tenant: bool = True) -> None:
+        """Create the topic's namespace if it is missing, and its tenant, too, or refuse if the tenant is missing."""
         self._step("ensure_namespace", topic)
+        if not with_tenant and tenant_of(topic) not in {each.partition("/")[0] for each in self.known_namespaces}:
+            raise RefusedError(f"can't create namespace {namespace_of(topic)}: Tenant does not exist")
         self.faults.effect(lambda: self.known_namespaces.add(namespace_of(topic)))
+
+    def forbid_topic_creation(self, namespace: str) -> bool:
+        """Let brokers create no topic of the namespace for a client that connects; False: it does not exist."""
+        self._step("forbid_topic_creation", namespace)
+        if namespace not in self.known_namespaces:
+            return False
+        self.faults.effect(lambda: self.closed_namespaces.add(namespace))
+        return True
+
+    def connect(self, topic: str) -> None:
+        """Do what a broker does for a client that connects to a topic: create it, not partitioned, if it is missing."""
+        if self._partitions(topic) is None:
+            if namespace_of(topic) in self.closed_namespaces:
+                raise UnavailableError(f"no producer on {topic}: TopicNotFound")
+            self.create_topic(topic)
 
     def partitions(self, topic: str) -> int | None:
         """Return the number of partitions; 0 if the topic is not partitioned, None if it does not exist."""
@@ -287,8 +305,8 @@ class MemoryPulsar:
     def _create(self, operation: str, topic: str, count: int) -> bool:
         self._step(operation, topic)
         full = topic_of(topic)
-        if self._partitions(full) is not None:
-            return False
+        if self._partitions(full) is not None or (count and any(base_topic(name) == full for name in self.topics)):
+            return False  # brokers also refuse a topic if one of its partitions exists as a topic of its own
         if namespace_of(full) not in self.known_namespaces:
             raise RefusedError(f"can't create {topic}: its namespace does not exist")
         names = [f"{full}-partition-{index}" for index in range(count)] or [full]

@@ -22,6 +22,7 @@ class MemoryRequestSender:
         answer: Future[str] = Future()
         answer.set_running_or_notify_cancel()
         ids: list[str] = []
+        self._pulsar.connect(self._topic)
         count = self._pulsar.partitions(self._topic) or 0
         name = f"{self._topic}-partition-{crc32(key or b'') % count}" if count else self._topic
         try:

@@ -1,10 +1,11 @@
 """Publishes copies exactly once, by a fixed producer name, ascending sequence ids and the broker's deduplication.
 
-send_all uses none of these, since a duplicate request is harmless.
+send_to_topics uses none of these, since a duplicate request is harmless.
 
 The Python client ignores sequence id 0, so sequence ids start at 1.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _WINDOW = 1000  # unacknowledged sends; more only costs memory
 # unacknowledged bytes: a dead letter may have a megabyte, and the client keeps it until it is acknowledged
 _WINDOW_BYTES = 32 * 1024 * 1024
 _BATCH_DELAY_MS = 5
+_MOST_PRODUCERS = 100  # open at once
 _FENCED = "another instance publishes to {}; this one stops"
 
 
@@ -138,26 +140,104 @@ def last_sequence_ids(settings: PulsarSettings, producers: Mapping[str, str]) ->
 
 def send_all(settings: PulsarSettings, topic: str, requests: Iterable[OutgoingRequest]) -> int:
     """Send requests to a topic by key; return how many were acknowledged. Raises UnavailableError."""
+    sent = send_to_topics(settings, ((topic, request) for request in requests)).get(topic, SentTo())
+    if sent.why:
+        raise UnavailableError(sent.why)
+    return sent.requests
+
+
+@dataclass(slots=True)
+class SentTo:
+    """The requests to one topic."""
+
+    requests: int = 0  # without those that were given up after a failure
+    given_up: int = 0  # not sent, because the topic had failed
+    why: str = ""  # the first failure, after which any of the requests may be missing
+
+
+def send_to_topics(settings: PulsarSettings, requests: Iterable[tuple[str, OutgoingRequest]]) -> dict[str, SentTo]:
+    """Send requests to topics, those of a key in their order, and wait for all answers; return what each topic got.
+
+    A topic that fails is given up; the others are not. Raises what `requests` raises, and ConfigError,
+    UnavailableError if no client can be opened.
+
+    Args:
+        settings: how to connect.
+        requests: topic and request; the topics exist.
+    """
     rest = iter(requests)
     first = list(islice(rest, _BULK))
-    answers = _Answers(settings.timeout_seconds)
-    sent = 0
-    with _translated(topic, answers), client(settings) as opened:
-        options = {
-            # few requests become an entry each, so that waiting requests can be counted exactly
-            "batching_enabled": len(first) == _BULK,
-            "batching_type": pulsar.BatchingType.KeyBased,
-            "batching_max_publish_delay_ms": _BATCH_DELAY_MS,
-            "send_timeout_millis": settings.timeout_seconds * 1000,
-        }
-        producer = _producer(opened, topic, options)
-        for request in chain(first, rest):
-            key = {"partition_key": request.key.decode("utf-8", "replace")} if request.key else {}
-            producer.send_async(request.payload, answers.take, **key)
-            sent += 1
-        producer.flush()
-    answers.check(topic, sent)
-    return sent
+    options = {
+        # few requests become an entry each, so that waiting requests can be counted exactly
+        "batching_enabled": len(first) == _BULK,
+        "batching_type": pulsar.BatchingType.KeyBased,
+        "batching_max_publish_delay_ms": _BATCH_DELAY_MS,
+        "send_timeout_millis": settings.timeout_seconds * 1000,
+    }
+    results: dict[str, SentTo] = {}
+    if not first:
+        return results
+    with client(settings) as opened:
+        producers: OrderedDict[str, _RequestProducer] = OrderedDict()
+        for topic, request in chain(first, rest):
+            result = results.setdefault(topic, SentTo())
+            if topic not in producers and not result.why:
+                while len(producers) >= _MOST_PRODUCERS:
+                    _oldest, producer = producers.popitem(last=False)
+                    producer.finish()
+                producers[topic] = _RequestProducer(opened, topic, result, options, settings.timeout_seconds)
+            if result.why:
+                result.given_up += 1
+            else:
+                producers.move_to_end(topic)
+                producers[topic].send(request)
+        for producer in producers.values():
+            producer.finish()
+    return results
+
+
+class _RequestProducer:
+    """A producer on one topic, whose failures are in its result."""
+
+    def __init__(
+        self, opened: Any, topic: str, result: SentTo, options: Mapping[str, Any], patience_seconds: float
+    ) -> None:
+        self._topic = topic
+        self._result = result
+        self._answers = _Answers(patience_seconds)
+        self._sent = 0  # by this producer: an earlier one of the topic may have been closed
+        self._producer: Any = None
+        try:
+            with _translated(topic, self._answers):
+                self._producer = _producer(opened, topic, options)
+        except (UnavailableError, FencedError) as error:  # any producer may fence others off a lane
+            result.why = str(error)
+
+    def send(self, request: OutgoingRequest) -> None:
+        key = {"partition_key": request.key.decode("utf-8", "replace")} if request.key else {}
+        try:
+            with _translated(self._topic, self._answers):
+                self._producer.send_async(request.payload, self._answers.take, **key)
+                self._sent += 1
+                self._result.requests += 1
+        except (UnavailableError, FencedError) as error:
+            self._result.why = self._result.why or str(error)
+            self._result.given_up += 1
+        if self._answers.has_failed:
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait for all answers, and disconnect. A second call does nothing."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        try:
+            with _translated(self._topic, self._answers):
+                producer.flush()
+                self._answers.check(self._topic, self._sent)
+                producer.close()
+        except (UnavailableError, FencedError) as error:
+            self._result.why = self._result.why or str(error)
 
 
 @contextmanager
@@ -223,6 +303,11 @@ class _Answers:
                 if not self._changed.wait(self._patience_seconds):
                     self._failure = pulsar.Result.Timeout
             return self._failure is None
+
+    @property
+    def has_failed(self) -> bool:
+        with self._changed:
+            return self._failure is not None
 
     @property
     def has_been_fenced(self) -> bool:

@@ -8,7 +8,7 @@ from streaming.audit.tables import Rows
 from streaming.clients import admin_for
 from streaming.config.settings import Settings
 from streaming.snapshots.audit import snapshot_columns as s
-from streaming.topics.requests import publish_lines
+from streaming.topics.requests import PublishReport, publish_lines
 from udfs import columns as c
 from udfs.paths import managed_ledger_name
 from udfs.records import LedgerComponent, LedgerType, PendingDelete, SnapshotContext
@@ -35,8 +35,8 @@ def request_of(topic: str, kind: str, key: str, position: tuple[int, int]) -> Pe
     )
 
 
-def publish(settings: Settings, found: Rows) -> int:
-    """Send a request for each orphan, and return how many were sent. Raises UnavailableError, ConfigError."""
+def publish(settings: Settings, found: Rows) -> PublishReport:
+    """Send a request for each orphan. Raises UnavailableError, ConfigError."""
     # segments first: the service processes a topic's requests in order, and an index waits for its segments
     order = f"{s.KIND} = '{SnapshotKind.INDEX.value}', {c.TOPIC_NAME}, {s.KIND}, {s.KEY}"
     ordered = orphans_of(found).select(f"FROM rows ORDER BY {order}")
@@ -52,4 +52,4 @@ def publish(settings: Settings, found: Rows) -> int:
         report = publish_lines(settings, admin, lines())
     if report.invalid:
         log.warning("%d orphans were not requested: %s", len(report.invalid), report.invalid[0][1])
-    return report.published
+    return report

@@ -25,12 +25,13 @@ from streaming.snapshots.audit import snapshot_report
 from streaming.snapshots.audit.advice import LEFT_OUT, NOT_LOADED
 from streaming.snapshots.audit.snapshot_report import GRAVE, totals
 from streaming.spark.java_errors import one_line
-from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line
+from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line, some_of
 from udfs.records import LedgerComponent
 
 log = logging.getLogger("ledger-reaper")
 
 REPORT = "report.html"
+_SHOWN_TOPICS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +123,12 @@ class SnapshotCommand:
         from streaming.snapshots.audit.publication import publish
 
         sent = publish(self.settings, self._findings())
-        log.info("%s received %s", self.settings.topics.requests[0], count_of(sent, "request"))
+        topics = some_of(sorted(sent.topics), _SHOWN_TOPICS) or self.settings.topics.requests[0]
+        log.info("%s received %s", topics, count_of(sent.published, "request"))
+        faults = sent.unsent_texts()
         if result.certificate.faults_within(self.request.options.filters):
-            return ["the audit requested nothing in the namespaces that it could not read"]
-        return []
+            faults.append("the audit requested nothing in the namespaces that it could not read")
+        return faults
 
 
 def shortcomings(result: AuditResult, filters: FindingFilters) -> list[str]:

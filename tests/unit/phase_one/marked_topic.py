@@ -45,7 +45,7 @@ class Topic:
         self.store = MemoryStore(self.tree)
 
     def api(self) -> DeletableLedgers:
-        sweep = SweepAccess(self._send, self._look, self._finished, self.now_ms)
+        sweep = SweepAccess(self._send, lambda: None, self._look, self._finished, self.now_ms)
         return DeletableLedgers(self.store, self.properties, sweep, Layout.HIERARCHICAL, ROOT)
 
     def lists(self, *ledgers: LedgerInfo | int) -> None:

@@ -77,17 +77,32 @@ class PulsarAdmin:
         path = f"v2/persistent/{namespace}/partitioned"
         return self._listed(path, f"list partitioned topics of {namespace}", includeSystemTopic="true")
 
-    def ensure_namespace(self, topic: str) -> None:
-        """Create the topic's tenant and namespace if they are missing."""
+    def ensure_namespace(self, topic: str, *, with_tenant: bool = True) -> None:
+        """Create the topic's namespace if it is missing, and its tenant, too, or refuse if the tenant is missing."""
         tenant, namespace = tenant_of(topic), namespace_of(topic)
         if self._http.get(f"v2/namespaces/{namespace}").ok:  # then the permission to create tenants is not needed
             return
         answer = self._http.ask("PUT", f"v2/namespaces/{namespace}")
-        if answer.status == HTTPStatus.NOT_FOUND:  # only a superuser may read or create a tenant
+        # only a superuser may read or create a tenant
+        if answer.status == HTTPStatus.NOT_FOUND and with_tenant:
             body = {"allowedClusters": self.clusters(), "adminRoles": []}
             self._created(self._http.ask("PUT", f"v2/tenants/{tenant}", body=body), f"create tenant {tenant}")
             answer = self._http.ask("PUT", f"v2/namespaces/{namespace}")
         self._created(answer, f"create namespace {namespace}")
+
+    def forbid_topic_creation(self, namespace: str) -> bool:
+        """Let brokers create no topic of `tenant/ns` for a client that connects, unless a policy says otherwise.
+
+        Returns False if the broker does not know the namespace, which may be new.
+        """
+        path = f"v2/namespaces/{namespace}/autoTopicCreation"
+        answer = self._http.get(path)
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return False
+        if self._done(answer, f"read autoTopicCreation of {namespace}").body is None:
+            answer = self._http.ask("POST", path, body={"allowAutoTopicCreation": False})
+            self._done(answer, f"set autoTopicCreation of {namespace}")
+        return True
 
     def partitions(self, topic: str) -> int | None:
         """Return the number of partitions; 0 if the topic is not partitioned, None if it does not exist."""
