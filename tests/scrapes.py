@@ -1,14 +1,15 @@
 """Evaluates alert rules and queries on what a real service served, with promtool.
 
-tests/data/scrape.txt is the page of a service on a sandbox. Its first line is the time. To record it again:
-`RECORD_SCRAPE=1 pytest -m long tests/integration/test_alerts.py`.
+tests/data/scrapes has pages of services on a sandbox. The first line of each is the time. To record them again:
+`RECORD_SCRAPE=1 pytest -m long tests/integration/test_alerts*.py`.
 """
 
 import json
+import re
 import subprocess
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +21,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.alert_rules import RULES
 from tests.go_tools import required_tool
 
-RECORDED = Path(__file__).parent / "data" / "scrape.txt"
+RECORDED = Path(__file__).parent / "data" / "scrapes"
+# times that a service renews as long as it works
+_RENEWED = re.compile(
+    "ledger_reaper_(.+_read|accounts_checked|watcher_last_scan|snapshot_guard_pass)_timestamp_seconds"
+)
+_TIMES = re.compile(r"ledger_reaper_\w+_timestamp_seconds|process_start_time_seconds")
 ALERTS = [rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 
 
@@ -30,16 +36,20 @@ class Scrape:
 
     text: str
     at_s: float
+    growth: Mapping[str, float] = field(default_factory=dict)  # metric -> by how much it grows in a second from then on
 
     @classmethod
-    def recorded(cls) -> "Scrape":
-        """Return the recorded scrape; its first line is the time."""
-        first, _, text = RECORDED.read_text(encoding="utf-8").partition("\n")
-        return cls(text, float(first.removeprefix("# at ")))
+    def recorded(cls) -> "list[Scrape]":
+        """Return the recorded scrapes."""
+        scrapes = []
+        for file in sorted(RECORDED.glob("*.txt")):
+            first, _, text = file.read_text(encoding="utf-8").partition("\n")
+            scrapes.append(cls(text, float(first.removeprefix("# at "))))
+        return scrapes
 
-    def record(self) -> None:
-        """Replace the recorded scrape."""
-        RECORDED.write_text(f"# at {self.at_s}\n{self.text}", encoding="utf-8")
+    def record(self, name: str) -> None:
+        """Replace a recorded scrape."""
+        (RECORDED / f"{name}.txt").write_text(f"# at {self.at_s}\n{self.text}", encoding="utf-8")
 
     @cached_property
     def samples(self) -> dict[str, float]:
@@ -49,6 +59,16 @@ class Scrape:
             for family in text_string_to_metric_families(self.text)
             for sample in family.samples
         }
+
+    def working(self, *without: str) -> "Scrape":
+        """Return it for a history in which the service continues to read facts, check and scan, except `without`."""
+        renewed = {name for name in map(_metric_of, self.samples) if _RENEWED.fullmatch(name)}
+        return replace(self, growth={**self.growth, **dict.fromkeys(renewed - {*without}, 1.0)})
+
+    def growing(self, counter: str, since: "Scrape") -> "Scrape":
+        """Return it for a history in which a counter continues to grow as it has grown since another scrape."""
+        grown = (self.value(counter) or 0.0) - (since.value(counter) or 0.0)
+        return replace(self, growth={**self.growth, counter: grown / (self.at_s - since.at_s)})
 
     def value(self, name: str, *labels: str) -> float | None:
         """Return the sum of a metric's series with these labels, as in `class="MISSING"`; None: there are none."""
@@ -73,17 +93,15 @@ def firing(*history: Held, step_minutes: int = 1) -> set[str]:
 
 
 def evaluated(queries: Sequence[str], *history: Held, step_minutes: int = 1) -> list[float]:
-    """Return the value of each query at the end of a history; each has a value without labels."""
+    """Return the value of each query at the end of a history; each has a value without labels.
+
+    A scrape counts as taken when it appears in the history: its times move with it, unless the scrape before has them.
+    """
     steps = sum(n for _scrape, n in history)
-    served = [(scrape, n) for scrape, n in history if scrape is not GONE]
-    last_s, before = served[-1][0].at_s, steps - [n for _scrape, n in history][-1]
-    if history[-1][0] is GONE:
-        before -= served[-1][1]
-    names = sorted({name for scrape, _n in served for name in scrape.samples})
     test: dict[str, Any] = {
         "interval": f"{step_minutes}m",
-        "start_timestamp": int(last_s) - before * step_minutes * 60,
-        "input_series": [{"series": name, "values": _values(name, history)} for name in names],
+        "start_timestamp": int(history[0][0].at_s),
+        "input_series": _input_series(history, step_minutes * 60),
         # promtool prints the value of an expectation that fails
         "promql_expr_test": [
             {
@@ -120,14 +138,33 @@ def _series(name: str, labels: dict[str, str]) -> str:
     return f"{name}{{{','.join(f'{label}={json.dumps(value)}' for label, value in labels.items())}}}"
 
 
-def _values(name: str, history: Sequence[Held]) -> str:
+def _metric_of(series: str) -> str:
+    return series.partition("{")[0]
+
+
+def _input_series(history: Sequence[Held], step_s: int) -> list[dict[str, str]]:
+    names = sorted({name for scrape, _n in history for name in scrape.samples})
+    return [{"series": name, "values": _values(name, history, step_s)} for name in names]
+
+
+def _values(name: str, history: Sequence[Held], step_s: int) -> str:
+    """Return a series' values as promtool writes them."""
+    metric, at_s = _metric_of(name), history[0][0].at_s
     values: list[str] = []
+    before: tuple[float, float] | None = None  # in the last scrape that had it, and after its part
     for scrape, n in history:
-        value = scrape.samples.get(name)
-        if value is not None:
-            values += [f"{value:.6f}"] * n
+        raw = scrape.samples.get(name)
+        if raw is not None:
+            value = raw
+            if raw and _TIMES.fullmatch(metric):
+                value = before[1] if before and before[0] == raw else raw + at_s - scrape.at_s
+            growth = scrape.growth.get(metric, 0.0) * step_s if raw else 0.0
+            values.append(f"{value:.6f}+{growth:.6f}x{n - 1}")
+            before = raw, value + growth * n
         else:
-            values += ["stale", *["_"] * (n - 1)] if values and values[-1] not in ("stale", "_") else ["_"] * n
+            is_first = bool(values) and not values[-1].startswith(("stale", "_"))
+            values += ["stale", *([f"_x{n - 1}"] if n > 1 else [])] if is_first else [f"_x{n}"]
+        at_s += n * step_s
     return " ".join(values)
 
 

@@ -93,7 +93,7 @@ CASES = [
     ),
     Case(
         "S3Throttled",
-        {"ledger_reaper_s3_throttled_total": "0+120x70 8400x90"},
+        {"ledger_reaper_s3_throttled_total": "0+2x70 140x90"},
         fires=("70m",),
         quiet=("60m", "90m"),
         value="2",
