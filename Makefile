@@ -69,6 +69,7 @@ check: setup tools ## Lint, format, types, import rules; render chart and manife
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@cd clients/python && ../../$(BIN)/mypy --python-version 3.10  # mypy knows no older one
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest --quiet tests/architecture/test_alerts.py tests/architecture/test_chart.py \
 	  tests/architecture/test_dashboard.py tests/architecture/test_docs.py tests/architecture/test_site.py
