@@ -32,6 +32,8 @@ from tests.rocketmq_mutations import TESTS as ROCKETMQ_TESTS
 from tests.segments_mutations import SEGMENTS
 from tests.segments_mutations import TESTS as SEGMENTS_TESTS
 from tests.snapshots_mutations import SNAPSHOTS_LINES, SNAPSHOTS_TESTS
+from tests.source_mutations import SOURCE
+from tests.source_mutations import TESTS as SOURCE_TESTS
 
 ROOT = Path(__file__).parent.parent
 NOTICED = ROOT / "tests/data/mutations.json"  # the test that noticed each line last
@@ -1217,6 +1219,7 @@ MUTATIONS = (
     *(Mutation(*each) for each in HOSTS),
     *(Mutation(*each) for each in LANES),
     *(Mutation(*each) for each in QUERIES),
+    *(Mutation(*each) for each in SOURCE),
     *(Mutation(*each) for each in BROKERS),
     *(Mutation(*each) for each in LIVE_STORE),
     *(Mutation(*each) for each in SEGMENTS),
@@ -1385,6 +1388,7 @@ NARROWED = {row[0]: (*ROCKETMQ_TESTS[row[1]], "-k", row[4]) for row in ROCKETMQ}
 NARROWED |= {row[0]: HOSTS_TESTS[row[1]] for row in HOSTS}
 NARROWED |= {row[0]: LANES_TESTS[row[1]] for row in LANES}
 NARROWED |= {row[0]: QUERIES_TESTS[row[1]] for row in QUERIES}
+NARROWED |= {row[0]: SOURCE_TESTS[row[1]] for row in SOURCE}
 NARROWED |= {row[0]: BROKERS_TESTS[row[1]] for row in BROKERS}
 NARROWED |= {row[0]: LIVE_STORE_TESTS[row[1]] for row in LIVE_STORE}
 NARROWED |= {row[0]: SEGMENTS_TESTS[row[1]] for row in SEGMENTS}

@@ -30,6 +30,7 @@ LATEST_MS = 253_402_300_799_999  # the last millisecond of the year 9999
 _BROKER_METADATA = b"\x0e\x02"
 _CHECKSUM = b"\x0e\x01"
 _CHECKSUM_BYTES = 4
+_LEAST_MESSAGE_BYTES = 6  # in a batch: the size of the metadata, and a metadata with only payload_size
 _SIZE = struct.Struct(">I")
 # CompressionType of PulsarApi.proto; any other number is read as none
 _COMPRESSIONS = {1: Compression.LZ4, 2: Compression.ZLIB, 3: Compression.ZSTD, 4: Compression.SNAPPY}
@@ -55,6 +56,8 @@ class Content:
     is_null: bool = False
     schema_version: bytes = b""  # the broker's number (mostly eight bytes); empty: sent without a schema
     is_plain: bool = field(default=True, compare=False)  # stored in the entry neither compressed nor in a batch
+    event_ms: int = field(default=0, compare=False)  # set by the sender; 0: not set
+    sequence_id: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,17 @@ class Entry:
     transaction: tuple[int, int] | None  # (most, least significant bits) of its id
     is_null: bool = False
     schema_version: bytes = b""
+    event_ms: int = field(default=0, compare=False)
+    sequence_id: int = field(default=0, compare=False)
+    producer: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """How much work an entry is, as its sender states it, within what is possible."""
+
+    messages: int
+    size: int  # bytes; of a compressed entry, once it is decompressed
 
 
 def parse_entry(data: bytes) -> Entry:
@@ -97,6 +111,18 @@ def messages_in(data: bytes) -> int:
         return max(_metadata(data)[0].num_messages_in_batch, 1)
     except FormatError:
         return 1
+
+
+def weight_of(data: bytes) -> Weight:
+    """Return an entry's weight; that of one message if its metadata can't be read."""
+    try:
+        metadata, end = _metadata(data)
+    except FormatError:
+        return Weight(1, len(data))
+    size = max(len(data), min(metadata.uncompressed_size, MAX_UNCOMPRESSED_BYTES))
+    # without compression the batch can't be longer than the entry, whatever the sender states
+    batch_bytes = size if metadata.compression in _COMPRESSIONS else len(data) - end
+    return Weight(max(1, min(metadata.num_messages_in_batch, batch_bytes // _LEAST_MESSAGE_BYTES)), size)
 
 
 def _metadata(data: bytes) -> tuple[MessageMetadata, int]:
@@ -131,6 +157,8 @@ def contents_of(entry: Entry) -> Iterator[tuple[int, Content]]:
                 is_null=entry.is_null,
                 schema_version=entry.schema_version,
                 is_plain=is_plain,
+                event_ms=entry.event_ms,
+                sequence_id=entry.sequence_id,
             ),
         )
         return
@@ -167,6 +195,9 @@ def _entry(metadata: MessageMetadata, payload: bytes) -> Entry:
         transaction=(metadata.txnid_most_bits, metadata.txnid_least_bits) if has_transaction else None,
         is_null=metadata.null_value != 0,
         schema_version=metadata.schema_version,
+        event_ms=_within_years(metadata.event_time),
+        sequence_id=_signed(metadata.sequence_id),
+        producer=_text(metadata.producer_name),
     )
 
 
@@ -190,6 +221,8 @@ def _batch(payload: bytes, size: int, schema_version: bytes) -> Iterator[tuple[i
                     is_null=single.null_value != 0,
                     schema_version=schema_version,
                     is_plain=False,
+                    event_ms=_within_years(single.event_time),
+                    sequence_id=_signed(single.sequence_id),
                 ),
             )
         offset += single.payload_size
@@ -235,7 +268,11 @@ def _key(metadata: MessageMetadata | SingleMessageMetadata) -> bytes | None:
 
 
 def _texts(properties: Iterable[KeyValue]) -> dict[str, str]:
-    return {pair.key.decode("utf-8", "replace"): pair.value.decode("utf-8", "replace") for pair in properties}
+    return {_text(pair.key): _text(pair.value) for pair in properties}
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
 
 
 def _chunk(metadata: MessageMetadata) -> ChunkPart | None:
@@ -245,5 +282,8 @@ def _chunk(metadata: MessageMetadata) -> ChunkPart | None:
 
 
 def _within_years(unsigned_ms: int) -> int:
-    signed_ms = unsigned_ms - (1 << 64) if unsigned_ms >> 63 else unsigned_ms
-    return min(max(signed_ms, 0), LATEST_MS)
+    return min(max(_signed(unsigned_ms), 0), LATEST_MS)
+
+
+def _signed(unsigned: int) -> int:
+    return unsigned - (1 << 64) if unsigned >> 63 else unsigned

@@ -34,6 +34,8 @@ class InternalStats:
     acknowledged: Mapping[str, str] = field(default_factory=dict)
     reading: frozenset[str] = frozenset()  # encoded names of the cursors that have a consumer reading
     compacted_by_cursor: int | None = -1  # the ledger that cursor __compaction names; -1: none; None: not answered
+    # the newest entry, even if its ledger was deleted since the broker loaded the topic; None: not answered
+    last_confirmed: Position | None = None
 
     @property
     def horizon(self) -> Position:
@@ -74,6 +76,7 @@ def parse_internal_stats(stats: Any) -> InternalStats:
             acknowledged=_acknowledged(stats["cursors"]),
             reading=frozenset(str(name) for name, cursor in stats["cursors"].items() if _is_read(cursor)),
             compacted_by_cursor=_compacted_if_named(stats["cursors"].get(COMPACTION_CURSOR)),
+            last_confirmed=_position(stats["lastConfirmedEntry"]) if stats.get("lastConfirmedEntry") else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(f"internalStats of an unknown form: {error!r}") from error

@@ -16,7 +16,7 @@ from udfs.undelivered import NotShown, UndeliveredMessage, found_in, found_in_by
 
 _REQUESTS_AT_ONCE = 4
 
-_AdminAnswer = Body | NotShown
+AdminAnswer = Body | NotShown
 
 
 def fallback_entries(
@@ -31,20 +31,34 @@ def fallback_entries(
     Raises UnavailableError, RefusedError. If an UnavailableError contains NOTHING_SHOWN or WITHHELD (admin_entries.py),
     the caller may decide to give entries up.
     """
+    for entry, answer in read_entries(settings, admin, partition, spans, controls):
+        for message in _messages(entry, answer):
+            yield entry.position, message
+
+
+def read_entries(
+    settings: PulsarSettings,
+    admin: EntryAdmin,
+    partition: str,
+    spans: Sequence[EntrySpan],
+    controls: ControlEntries | None = None,
+) -> Iterator[tuple[SpanEntry, AdminAnswer | None]]:
+    """Yield every entry in order, with the answer of the admin API if no reader got it.
+
+    Raises what fallback_entries does.
+    """
     from_admin = AdminEntries(admin, partition, controls or ControlEntries(admin, partition))
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="entries") as threads:
-        for entry, answer in _with_answers(from_admin, threads, read_spans(settings, partition, spans)):
-            for message in _messages(entry, answer):
-                yield entry.position, message
+        yield from _with_answers(from_admin, threads, read_spans(settings, partition, spans))
 
 
 def _with_answers(
     from_admin: AdminEntries, threads: Executor, entries: Iterator[SpanEntry]
-) -> Iterator[tuple[SpanEntry, _AdminAnswer | None]]:
+) -> Iterator[tuple[SpanEntry, AdminAnswer | None]]:
     """Yield the entries in order, with the admin API's answer for those that the reader did not get."""
-    requested: deque[tuple[SpanEntry, Future[_AdminAnswer]]] = deque()
+    requested: deque[tuple[SpanEntry, Future[AdminAnswer]]] = deque()
 
-    def answered(left: int) -> Iterator[tuple[SpanEntry, _AdminAnswer]]:
+    def answered(left: int) -> Iterator[tuple[SpanEntry, AdminAnswer]]:
         while len(requested) > left:
             entry, answer = requested.popleft()
             yield entry, answer.result()
@@ -63,7 +77,7 @@ def _with_answers(
     yield from answered(0)
 
 
-def _messages(entry: SpanEntry, answer: _AdminAnswer | None) -> Iterator[UndeliveredMessage]:
+def _messages(entry: SpanEntry, answer: AdminAnswer | None) -> Iterator[UndeliveredMessage]:
     if isinstance(answer, NotShown):
         yield not_shown(answer)
     elif answer is not None:

@@ -212,7 +212,6 @@ class FrameReader:
         compacted: bool = False,
         creates: bool = True,
     ) -> None:
-        start = api.MessageId(ledger_id=after[0] % _LONG, entry_id=after[1] % _LONG)
         subscribe = api.CommandSubscribe(
             topic=partition,
             subscription=f"ledger-reaper-{uuid.uuid4().hex[:10]}",
@@ -221,12 +220,12 @@ class FrameReader:
             request_id=connection.next_request(),
             # the subscription ends with its connection, so we need not acknowledge anything
             durable=False,
-            start_message_id=start,
+            start_message_id=message_id(after),
             read_compacted=compacted,
             force_topic_creation=creates and not compacted,  # only brokers create system topics
         )
         connection.ask(api.BaseCommand(type=SUBSCRIBE, subscribe=subscribe), SUCCESS)
-        self.last = _last(connection)
+        self.last = last_of(connection)
         self._connection = connection
         self._permits_left = 0
 
@@ -272,7 +271,11 @@ def largest_message(settings: PulsarSettings, partition: str) -> int:
         return connection.max_message_bytes
 
 
-def _last(connection: Connection) -> Position | None:
+def last_of(connection: Connection) -> Position | None:
+    """Return the last position that the broker reports to the connection's consumer; None: an error, or no answer.
+
+    Raises UnavailableError, RefusedError.
+    """
     request = api.CommandGetLastMessageId(consumer_id=1, request_id=connection.next_request())
     try:
         command = api.BaseCommand(type=GET_LAST, get_last_message_id=request)
@@ -340,6 +343,11 @@ def refusal(what: str, code: int, message: str) -> RefusedError | BrokerError:
     return RefusedError(text) if code in _AUTHENTICATION_ERRORS else BrokerError(text)
 
 
-def _position(message_id: api.MessageId) -> Position:
-    ledger, entry = message_id.ledger_id, message_id.entry_id
+def message_id(position: Position) -> api.MessageId:
+    """Return the id of an entry."""
+    return api.MessageId(ledger_id=position[0] % _LONG, entry_id=position[1] % _LONG)
+
+
+def _position(sent: api.MessageId) -> Position:
+    ledger, entry = sent.ledger_id, sent.entry_id
     return ledger - _LONG if ledger >> 63 else ledger, entry - _LONG if entry >> 63 else entry

@@ -1,0 +1,178 @@
+"""A fake of SourceBroker, which tests/contract/test_source_broker.py compares with Pulsar."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+
+from streaming.adapters.pulsar.readers.frames import ReceiveTimeout
+from streaming.errors import RefusedError, UnavailableError
+from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
+from udfs.paths import base_topic, encode_name
+
+
+@dataclass(slots=True)
+class _Partition:
+    ledgers: dict[int, list[bytes | None]]  # None: an entry that is sent to no reader
+    cursors: dict[str, Position] = field(default_factory=dict)
+    last_confirmed: Position = BEFORE_ALL
+    open_since: Position | None = None  # the first entry of an open transaction
+
+
+class MemorySourceBroker:
+    """One Pulsar. `unavailable` and `busy` name partitions that do not answer, or whose subscriptions are in use."""
+
+    def __init__(self) -> None:
+        self.unavailable: set[str] = set()
+        self.busy: set[str] = set()
+        self.epoch = 0  # a reader of an earlier one is closed
+        self.scouted: list[tuple[str, Position]] = []  # the start of each reader
+        self._ids = count(4)
+        self._topics: dict[str, int] = {}
+        self._partitions: dict[str, _Partition] = {}
+
+    # what a test does to the topics
+
+    def create(self, topic: str, partitions: int = 0) -> list[str]:
+        """Create a topic, or add partitions; with the subscriptions of the others."""
+        before = self._partitions.get(f"{topic}-partition-0")
+        self._topics[topic] = partitions
+        names = self.partitions(topic)
+        for name in names:
+            if name not in self._partitions:
+                ledger = next(self._ids)
+                cursors = dict.fromkeys(before.cursors if before is not None else (), (ledger, -1))
+                self._partitions[name] = _Partition({ledger: []}, cursors, (ledger, -1))
+        return names
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic with its ledgers and subscriptions."""
+        for name in self.partitions(topic):
+            del self._partitions[name]
+        del self._topics[topic]
+
+    def publish(self, partition: str, data: bytes | None) -> Position:
+        """Store an entry; None: one that is sent to no reader, such as a marker."""
+        stored = self._partitions[partition]
+        ledger = max(stored.ledgers)
+        stored.ledgers[ledger].append(data)
+        stored.last_confirmed = (ledger, len(stored.ledgers[ledger]) - 1)
+        return stored.last_confirmed
+
+    def roll(self, partition: str) -> int:
+        """Close the newest ledger; return the next ledger's id."""
+        ledger = next(self._ids)
+        self._partitions[partition].ledgers[ledger] = []
+        self._trim(partition)
+        return ledger
+
+    def expire(self, partition: str) -> None:
+        """Move all subscriptions past everything, as a TTL does."""
+        stored = self._partitions[partition]
+        stored.cursors = dict.fromkeys(stored.cursors, stored.last_confirmed)
+        self._trim(partition)
+
+    def open_transaction(self, partition: str) -> None:
+        """Send readers nothing that is stored from now on, until end_transaction."""
+        stored = self._partitions[partition]
+        stored.open_since = (max(stored.ledgers), len(stored.ledgers[max(stored.ledgers)]))
+
+    def end_transaction(self, partition: str) -> None:
+        """Send readers everything again."""
+        self._partitions[partition].open_since = None
+
+    def close_readers(self) -> None:
+        """Close the connections of all readers, as a broker does that restarts."""
+        self.epoch += 1
+
+    # the port
+
+    def partitions(self, topic: str) -> list[str]:
+        """Return the full names of a topic's partitions, or the name of a topic without partitions; [] if none."""
+        if topic not in self._topics:
+            return []
+        return [f"{topic}-partition-{number}" for number in range(self._topics[topic])] or [topic]
+
+    def stats(self, partition: str) -> InternalStats | None:
+        """Return the partition's ledgers and cursors; None if it does not exist."""
+        self._require_available(partition)
+        stored = self._partitions.get(partition)
+        if stored is None:
+            return None
+        return InternalStats(
+            ledgers=tuple((ledger, len(entries)) for ledger, entries in stored.ledgers.items()),
+            cursors={encode_name(name): at for name, at in stored.cursors.items()},
+            pending_adds=0,
+            sizes={ledger: sum(len(entry or b"") for entry in entries) for ledger, entries in stored.ledgers.items()},
+            last_confirmed=stored.last_confirmed,
+        )
+
+    def ensure_subscription(self, partition: str, subscription: str) -> None:
+        """Create the durable subscription at the earliest entry, unless it exists."""
+        self._require_available(partition)
+        stored = self._partitions.get(partition)
+        if stored is None:
+            raise RefusedError(f"there is no topic {base_topic(partition)}")
+        stored.cursors.setdefault(subscription, (min(stored.ledgers), -1))
+
+    @contextmanager
+    def scout(self, partition: str, after: Position) -> Iterator["_Scout"]:
+        """Open a reader of the entries after a position."""
+        self._require_available(partition)
+        if partition not in self._partitions:
+            raise UnavailableError(f"no broker serves {partition}")
+        self.scouted.append((partition, after))
+        yield _Scout(self, partition, self._partitions[partition], after)
+
+    def acknowledge(self, partition: str, subscription: str, upto: Position) -> None:
+        """Acknowledge every message up to this entry; no effect if the subscription is past it."""
+        self._require_available(partition)
+        if partition in self.busy:
+            raise UnavailableError(f"{partition}: another consumer is connected")
+        self.ensure_subscription(partition, subscription)
+        cursors = self._partitions[partition].cursors
+        cursors[subscription] = max(cursors[subscription], upto)
+        self._trim(partition)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _require_available(self, partition: str) -> None:
+        if partition in self.unavailable:
+            raise UnavailableError(f"{partition}: no broker answers")
+
+    def _trim(self, partition: str) -> None:
+        """Delete closed ledgers that every subscription has read; without subscriptions all of them, as Pulsar does."""
+        stored = self._partitions[partition]
+        for ledger in sorted(stored.ledgers)[:-1]:
+            last = (ledger, len(stored.ledgers[ledger]) - 1)
+            if any(at < last for at in stored.cursors.values()):
+                break
+            del stored.ledgers[ledger]
+
+
+class _Scout:
+    def __init__(self, broker: MemorySourceBroker, partition: str, stored: _Partition, after: Position) -> None:
+        self._broker, self._partition, self._stored = broker, partition, stored
+        self._at = (after[0], max(after[1] - 1, -1))  # brokers send the entry at the position again
+        self._epoch = broker.epoch
+        sent = [position for position, _data in self._sent()]
+        self.last: Position | None = sent[-1] if sent else BEFORE_ALL
+
+    def next(self, timeout_seconds: float) -> tuple[Position, bytes]:  # noqa: ARG002
+        """Return the next entry; raise ReceiveTimeout at once if there is none."""
+        if self._partition in self._broker.unavailable or self._epoch != self._broker.epoch:
+            raise UnavailableError("the connection broke")
+        for position, data in self._sent():
+            if position > self._at:
+                self._at = position
+                return position, data
+        raise ReceiveTimeout
+
+    def _sent(self) -> Iterator[tuple[Position, bytes]]:
+        for ledger, entries in sorted(self._stored.ledgers.items()):
+            for number, data in enumerate(entries):
+                if self._stored.open_since is not None and (ledger, number) >= self._stored.open_since:
+                    return
+                if data is not None:
+                    yield (ledger, number), data

@@ -1,0 +1,173 @@
+"""The contract of the Spark source's broker, for the fake and for a real broker."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from streaming.adapters.memory.source_broker import MemorySourceBroker
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.http import topic_path
+from streaming.adapters.pulsar.readers.frames import ReceiveTimeout
+from streaming.adapters.pulsar.source.broker import PulsarSourceBroker, Scout, SourceBroker
+from streaming.errors import UnavailableError
+from tests.integration import transactions
+from tests.integration.raw_producer import RawProducer
+from tests.pulsar_fields import entry
+from tests.pulsar_settings import pulsar_settings
+from udfs.formats.entry import parse_entry
+from udfs.formats.internal_stats import InternalStats, Position
+
+SUBSCRIPTION = "a b/c"
+_PATIENCE_S = 60
+
+
+@dataclass(frozen=True)
+class World:
+    """One Pulsar, and what a test does to its topics.
+
+    roll closes the newest ledger of a partition, and starts another.
+    """
+
+    broker: SourceBroker
+    create: Callable[[str, int], Any]  # also adds partitions
+    delete: Callable[[str], Any]
+    publish: Callable[[str, bytes], Position]
+    roll: Callable[[str], Any]
+
+
+@pytest.fixture(params=["memory", pytest.param("pulsar", marks=pytest.mark.cluster)])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    if request.param == "memory":
+        memory = MemorySourceBroker()
+
+        def publish_entry(partition: str, payload: bytes) -> Position:
+            return memory.publish(partition, entry(payload))
+
+        yield World(memory, memory.create, memory.delete, publish_entry, memory.roll)
+        return
+    cluster = request.getfixturevalue("cluster")
+    addresses = cluster.addresses
+    settings = pulsar_settings(service_url=addresses.pulsar, admin_url=addresses.admin)
+    broker = PulsarSourceBroker(settings)
+    with PulsarAdmin(PulsarAdminSettings.of(settings)) as admin, RawProducer(addresses.pulsar) as raw:
+
+        def create(topic: str, partitions: int) -> None:
+            if not partitions:
+                admin.create_topic(topic)
+            elif not admin.create_partitioned_topic(topic, partitions):
+                transactions.admin(cluster, "POST", f"{topic_path(topic)}/partitions", partitions)
+
+        def publish(partition: str, payload: bytes) -> Position:
+            raw.reconnect()  # the topic may have been unloaded or created again
+            return raw.send(partition, payload)
+
+        def unload(partition: str) -> None:
+            admin.unload(partition)
+            admin.internal_stats(partition)  # loads it, with a new ledger
+
+        yield World(broker, create, partial(admin.delete_topic, force=True), publish, unload)
+    broker.close()
+
+
+def _topic() -> str:
+    return f"persistent://public/default/source-{uuid4().hex}"
+
+
+def _stats(world: World, partition: str) -> InternalStats:
+    stats = world.broker.stats(partition)
+    assert stats is not None
+    return stats
+
+
+def _payload(scout: Scout) -> tuple[Position, bytes]:
+    position, data = scout.next(10)
+    return position, parse_entry(data).payload
+
+
+def test_partitions_are_listed_with_those_that_are_added(world: World) -> None:
+    plain, topic = _topic(), _topic()
+    assert world.broker.partitions(topic) == []
+    assert world.broker.stats(f"{topic}-partition-0") is None
+    world.create(plain, 0)
+    assert world.broker.partitions(plain) == [plain]
+    world.create(topic, 1)
+    world.create(topic, 2)
+    assert world.broker.partitions(topic) == [f"{topic}-partition-0", f"{topic}-partition-1"]
+
+
+def test_an_added_partition_has_the_subscriptions_of_the_others(world: World) -> None:
+    topic = _topic()
+    world.create(topic, 1)
+    world.broker.ensure_subscription(f"{topic}-partition-0", SUBSCRIPTION)
+    world.create(topic, 2)
+    assert _stats(world, f"{topic}-partition-1").has_subscription(SUBSCRIPTION)
+
+
+def test_a_scout_reads_on_from_a_position_and_creates_no_topic(world: World) -> None:
+    topic = _topic()
+    with pytest.raises(UnavailableError), world.broker.scout(topic, (-1, -1)):
+        pass
+    assert world.broker.partitions(topic) == []
+    world.create(topic, 0)
+    positions = [world.publish(topic, payload) for payload in (b"one", b"two", b"three")]
+    with world.broker.scout(topic, positions[0]) as scout:
+        assert scout.last == positions[2]
+        assert _payload(scout) == (positions[0], b"one"), "brokers send the entry at the position again"
+        assert _payload(scout) == (positions[1], b"two")
+        assert _payload(scout) == (positions[2], b"three")
+        with pytest.raises(ReceiveTimeout):
+            scout.next(0.1)
+    assert _stats(world, topic).ledgers == ((positions[0][0], 3),)
+    assert _stats(world, topic).last_confirmed == positions[2]
+
+
+def test_an_acknowledgement_moves_the_subscription_forward_only(world: World) -> None:
+    topic = _topic()
+    world.create(topic, 0)
+    world.broker.ensure_subscription(topic, SUBSCRIPTION)
+    world.broker.ensure_subscription(topic, SUBSCRIPTION)
+    first, second, _third = (world.publish(topic, payload) for payload in (b"one", b"two", b"three"))
+    assert _stats(world, topic).mark_deleted(SUBSCRIPTION) < first
+    for upto in (second, first):
+        world.broker.acknowledge(topic, SUBSCRIPTION, upto)
+        _until(lambda: _stats(world, topic).mark_deleted(SUBSCRIPTION) == second)
+
+
+def test_a_closed_ledger_is_deleted_once_it_is_acknowledged(world: World) -> None:
+    topic = _topic()
+    world.create(topic, 0)
+    world.broker.ensure_subscription(topic, SUBSCRIPTION)
+    first = world.publish(topic, b"one")
+    world.roll(topic)
+    assert [ledger for ledger, entries in _stats(world, topic).ledgers if entries] == [first[0]]
+    last = world.publish(topic, b"two")
+    assert last[0] > first[0]
+    world.broker.acknowledge(topic, SUBSCRIPTION, last)
+    world.roll(topic)
+    _until(lambda: not any(entries for _ledger, entries in _stats(world, topic).ledgers))
+    newest = _stats(world, topic).ledgers[-1][0]
+    assert newest > last[0]
+
+
+def test_a_topic_that_is_created_again_has_newer_ledgers_and_no_subscription(world: World) -> None:
+    topic = _topic()
+    world.create(topic, 0)
+    world.broker.ensure_subscription(topic, SUBSCRIPTION)
+    before = world.publish(topic, b"one")
+    world.delete(topic)
+    assert world.broker.stats(topic) is None
+    world.create(topic, 0)
+    assert not _stats(world, topic).has_subscription(SUBSCRIPTION)
+    assert world.publish(topic, b"two")[0] > before[0]
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "the broker did not do it in time"
+        time.sleep(0.05)

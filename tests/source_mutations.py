@@ -1,0 +1,65 @@
+"""The safety lines of the Spark source for tests/mutation.py, with the tests that must notice."""
+
+STREAM, READ = "streaming/adapters/pulsar/source/stream.py", "streaming/adapters/pulsar/source/batch_read.py"
+COUNTING = "streaming/adapters/pulsar/source/counting.py"
+PLANNING = "udfs/pulsar_source/planning.py"
+_STREAM_TESTS = ("tests/unit/adapters/pulsar/source/test_stream.py",)
+# the tests that must notice, by the changed file
+TESTS = {
+    STREAM: _STREAM_TESTS,
+    COUNTING: _STREAM_TESTS,
+    READ: ("tests/unit/adapters/pulsar/source/test_batch_read.py",),
+    PLANNING: ("tests/unit/udfs/pulsar_source/test_planning.py",),
+}
+SOURCE = (
+    (
+        "a broker that does not know the newest entries proves no loss",
+        READ,
+        "if span.ledger in ledgers or span.ledger > max(ledgers, default=-1):",
+        "if False:",
+    ),
+    ("entries deleted after a batch was planned are reported", READ, "        yield row_of_trimmed(span)\n", ""),
+    ("a batch reports the gap before it", READ, "        yield row_of_gap(batch.gap)\n", "        pass\n"),
+    ("a gap is excluded only by the broker's newest entry", PLANNING, "stats.last_confirmed is None or ", ""),
+    ("entries that were seen make a gap certain", PLANNING, "is_certain=start.seen > start.at", "is_certain=False"),
+    ("only the end of a closed ledger moves on", PLANNING, "at[1] >= entries - 1", "at[1] >= entries - 2"),
+    ("a partition older than its offset is refused", PLANNING, "if ledgers[-1] < start.at[0]:", "if False:"),
+    (
+        "messages that only a compacted ledger has are reported",
+        PLANNING,
+        "        if not _is_compacted_only(stats):\n            return start\n",
+        "        if True:\n            return start\n",
+    ),
+    (
+        "offsets of different batches are refused",
+        STREAM,
+        "if known is not None and known.at != part.after:",
+        "if False:",
+    ),
+    ("onDataLoss=fail fails", STREAM, "part.gap.is_certain and self._options.on_gap is OnGap.FAIL", "False"),
+    (
+        "a topic that was deleted unread stops the query",
+        STREAM,
+        "if topic in self._options.topics and part.seen > part.at:",
+        "if False:",
+    ),
+    (
+        "availableNow leaves out no partition",
+        STREAM,
+        "if errors and (self._target is not None or not found):",
+        "if errors and not found:",
+    ),
+    (
+        "a query without a checkpoint needs all of its topics",
+        STREAM,
+        "if missing := sorted({*self._options.topics} - {*self._partitions.values()}):",
+        "if missing := ():",
+    ),
+    ("a cursor that could not be moved is moved later", STREAM, "self._unacknowledged[name] = upto", "pass"),
+    (
+        "entries after an open transaction wait",
+        COUNTING,
+        "elif self._reads_uncommitted and not self._is_sent(scout):",
+        "elif not self._is_sent(scout):",
+    ),
+)

@@ -1,0 +1,50 @@
+"""How a batch is shared among topics."""
+
+from udfs.formats.entry import Weight
+from udfs.pulsar_source.admission import Admission, Limits, Turns
+
+
+def _weights(*messages: int) -> list[Weight]:
+    return [Weight(count, 10 * count) for count in messages]
+
+
+def test_topics_get_equal_shares_and_partitions_equal_shares_of_these() -> None:
+    shares = Admission(Limits(messages=120, size=1200)).shares({"a": ["a-0", "a-1", "a-2"], "b": ["b-0"]})
+    assert shares == {
+        "a-0": Limits(20, 200),
+        "a-1": Limits(20, 200),
+        "a-2": Limits(20, 200),
+        "b-0": Limits(60, 600),
+    }
+
+
+def test_a_share_has_room_for_an_entry_of_one_message() -> None:
+    shares = Admission(Limits(messages=2, size=2)).shares({name: [name] for name in "abcdefgh"})
+    assert {*shares.values()} == {Limits(1, 1)}
+
+
+def test_a_batch_keeps_both_limits() -> None:
+    by_messages = Admission(Limits(messages=10))
+    assert by_messages.admit(_weights(4, 4, 4)) == 2
+    assert by_messages.admit(_weights(2, 1)) == 1
+    assert by_messages.left.is_none
+    by_size = Admission(Limits(size=100))
+    assert by_size.admit(_weights(4, 4, 4)) == 2
+
+
+def test_only_the_first_entry_of_a_batch_may_exceed_its_limits() -> None:
+    admission = Admission(Limits(messages=10))
+    assert admission.admit(_weights(1_000_000, 1)) == 1
+    assert admission.admit(_weights(1)) == 0
+    fair = Admission(Limits(messages=10))
+    assert fair.admit(_weights(1)) == 1
+    assert fair.admit(_weights(1_000_000)) == 0
+
+
+def test_what_did_not_fit_comes_first_in_the_next_batch() -> None:
+    turns = Turns()
+    assert turns.ordered(["b", "a"]) == ["a", "b"]
+    turns.took("a")
+    assert turns.ordered(["a", "b"]) == ["b", "a"]
+    turns.took("b")
+    assert turns.ordered(["b", "a"]) == ["a", "b"]
