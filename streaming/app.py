@@ -38,6 +38,7 @@ from streaming.spark.s3a import faults_named
 from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, has_ended
 from streaming.topics.setup import ensure_topics
 from streaming.topics.sizes import require_room_for_copies
+from udfs.requests.lanes import ALL_LANES, Lanes
 
 log = logging.getLogger("ledger-reaper")
 
@@ -91,7 +92,9 @@ def _run(
         require_brokers_store(instance.clients.store, instance.clients.broker, partition)
         for topic in (settings.topics.retry, settings.topics.dead_letter):
             require_room_for_copies(settings.pulsar, f"{topic}-partition-0")
-        instance.ownership.release_gone(instance.admin.partitions, besides=settings.topics.owned)
+        if settings.topics.lanes is Lanes.ONE:
+            instance.ownership.release([ALL_LANES])  # an earlier configuration may have had lanes
+        instance.ownership.release_gone(instance.admin.partitions, besides=settings.topics.claims)
         for query in queries_of(settings):
             adopt_short_name(settings, query)
         refuse_changes(settings, instance.admin.partitions)
@@ -143,11 +146,12 @@ def _work(
     due = assembly.due_loop()
     due.start()
     queries = assembly.queries()
-    upkeep = assembly.upkeep(queries)
+    lanes = assembly.lanes()
+    upkeep = assembly.upkeep(queries, lanes)
     duties = Beside(Work(name="upkeep", run=upkeep.do_what_is_due, every_s=_UPKEEP_S))
     metrics = service.outages.metrics
     supervisor = Supervisor(
-        queries=queries, due=due, upkeep=duties, find_gaps=upkeep.find_gaps, beat=metrics.health.beat
+        queries=queries, lanes=lanes, due=due, upkeep=duties, find_gaps=upkeep.find_gaps, beat=metrics.health.beat
     )
     accepted = service.follow_up.watch.accepted
     operator = OperatorAction(
@@ -160,6 +164,8 @@ def _work(
     )
     try:
         queries.start()
+        if lanes is not None:
+            lanes.start()
         metrics.starting("")
         log.info("reading %s", ", ".join((*settings.topics.requests, settings.topics.retry)))
         with contextlib.ExitStack() as stack:
@@ -170,11 +176,11 @@ def _work(
                 return until_idle and not any(beside.is_busy for beside in besides if beside.keeps_from_ending)
 
             def only_retries() -> bool:
-                return only_retries_wait(settings, admin, queries, due)
+                return only_retries_wait(settings, admin, queries, due, lanes)
 
             checks = Checks(
-                is_idle=lambda: may_end() and is_idle(settings, admin, queries, due),
-                stuck=lambda: stuck(settings, admin, queries),
+                is_idle=lambda: may_end() and is_idle(settings, admin, queries, due, lanes),
+                stuck=lambda: stuck(settings, admin, queries, lanes),
                 needs_operator=lambda: operator.why(only_retries) if may_end() else "",
                 is_spark_over=partial(has_ended, spark),
             )

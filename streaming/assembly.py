@@ -2,14 +2,15 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streaming.adapters.pulsar.readers.last_message import reports_last_message
+from streaming.adapters.pulsar.doorbell.doorbell import Doorbell
+from streaming.adapters.pulsar.readers.last_message import last_message, reports_last_message
 from streaming.beside import Beside
 from streaming.clients import reader_for
 from streaming.clock import Clock, StartedClock
@@ -25,6 +26,8 @@ from streaming.deletion.fair_lock import FairLock
 from streaming.deletion.fallback import Fallback
 from streaming.deletion.gate import Gate, Outages
 from streaming.deletion.instance import Identity, Instance, coordination_of
+from streaming.deletion.lanes.existing import existing_lanes
+from streaming.deletion.lanes.reader import SLOW_CHUNK_ROWS, SLOW_LANES, LaneReader
 from streaming.deletion.retries import DueLoop, Retries
 from streaming.deletion.service import LedgerDeletionService
 from streaming.deletion.supervision.board import Board
@@ -48,12 +51,14 @@ from streaming.prometheus.server import MetricsServer
 from streaming.queries.checkpoints import root_of
 from streaming.queries.delivery.completion import Completion
 from streaming.queries.delivery.fallback_reads import ReadRows
+from streaming.queries.delivery.lane_reads import LaneRows
 from streaming.queries.delivery.slots import ReadSlots
 from streaming.queries.life import QueryTools
 from streaming.queries.names import Query
 from streaming.queries.running import RunningQueries
 from streaming.queries.streams import describe_jobs, stream
 from streaming.reconcile.accounting import reconcile
+from streaming.reconcile.gaps import Reconciliation
 from streaming.reconcile.markers import Markers
 from streaming.schemas import REQUESTS, RETRY, WAITING_RETRIES
 from streaming.spark.connector_clients import ConnectorClients
@@ -62,13 +67,15 @@ from streaming.spark.submitted import NO_UI
 from streaming.state import journal
 from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.state.notes.worked_off import WorkedOff
-from streaming.state.receipts import Receipts
+from streaming.state.receipts import Receipts, newest_positions
 from streaming.state.waiting import Waiting
 from streaming.sweep.measured import Measures, MeasuresParam
 from streaming.topics.setup import PATIENCE_SECONDS
 from udfs.blast_radius import Planned
+from udfs.formats.internal_stats import Position
 from udfs.paths import tenant_of
 from udfs.query_life import Rules
+from udfs.requests.lanes import Lanes
 from udfs.units import HOUR_MS
 
 log = logging.getLogger("ledger-reaper")
@@ -188,6 +195,7 @@ def build_service(
         clock=clock,
         describe=describe,
         chunk_rows=settings.service.chunk_rows,
+        most_rows={SLOW_LANES: min(SLOW_CHUNK_ROWS, settings.service.chunk_rows)},
         max_request_bytes=settings.service.max_request_bytes,
         completed=Completion(
             spark=spark, settings=settings, admin=instance.admin, read=read, slots=slots, patiently=outages.wait_through
@@ -275,13 +283,37 @@ class Assembly:
         beat = self.service.outages.metrics.health.beat
         return RunningQueries(settings, tools, self.instance.ownership, beat=beat)
 
-    def upkeep(self, queries: RunningQueries) -> Upkeep:
+    def lanes(self) -> LaneReader | None:
+        """Return what reads the lanes; None if there are none."""
+        spark, settings, service = self.spark, self.settings, self.service
+        if settings.topics.lanes is Lanes.ONE:
+            return None
+        return LaneReader(
+            subscription=settings.topics.subscription,
+            existing=partial(existing_lanes, self.instance.clients.store, settings),
+            admin=self.instance.admin,
+            service=service,
+            bell=Doorbell(settings.pulsar, settings.topics.subscription),
+            read=LaneRows(spark, settings, service.slots),
+            read_one=ReadRows(spark, settings, service.slots),
+            last_message=partial(last_message, settings.pulsar),
+            newest_receipts=partial(newest_positions, settings.state_dir, _is_in_lane(settings)),
+            show=self.board.show,
+            clock=service.clock,
+        )
+
+    def upkeep(self, queries: RunningQueries, lanes: LaneReader | None) -> Upkeep:
         """Return the periodic duties."""
         settings, service, markers = self.settings, self.service, Markers()
         pulsar, clock = Pulsar(self.instance.admin, reader_for(settings)), service.clock
+
+        def check_accounts(processed: Mapping[str, Position]) -> Reconciliation:
+            markers.lanes = processed
+            return reconcile(settings, pulsar, clock.now_ms(), matched=queries.matched, service=markers)
+
         return Upkeep(
             partial(tidy_up, settings, pulsar, table=service.receipts, lock=service.lock, clock=clock),
-            lambda: reconcile(settings, pulsar, clock.now_ms(), matched=queries.matched, service=markers),
+            partial(check_accounts, {}) if lanes is None else partial(lanes.with_processed, check_accounts),
             service.outages.metrics,
         )
 
@@ -321,6 +353,11 @@ class Assembly:
             from streaming.phase_one.watcher.watch_loop import watching
 
             yield watching(settings, registry)
+
+
+def _is_in_lane(settings: Settings) -> Callable[[str], bool]:
+    """Return a function that returns whether a partition belongs to a lane."""
+    return lambda partition: settings.topics.is_lane(partition.rpartition("-partition-")[0])
 
 
 def _show_retries(settings: Settings, board: Board, clock: Clock, why: Exception | None, failures: int) -> None:

@@ -21,6 +21,8 @@ from tests.brokers_mutations import BROKERS
 from tests.brokers_mutations import TESTS as BROKERS_TESTS
 from tests.hosts_mutations import HOSTS
 from tests.hosts_mutations import TESTS as HOSTS_TESTS
+from tests.lane_reader_mutations import LANE_READER
+from tests.lane_reader_mutations import TESTS as LANE_READER_TESTS
 from tests.lanes_mutations import LANES
 from tests.lanes_mutations import TESTS as LANES_TESTS
 from tests.live_store_mutations import LIVE_STORE
@@ -1222,6 +1224,7 @@ MUTATIONS = (
     *(Mutation(*each) for each in SOURCE),
     *(Mutation(*each) for each in BROKERS),
     *(Mutation(*each) for each in LIVE_STORE),
+    *(Mutation(*each) for each in LANE_READER),
     *(Mutation(*each) for each in SEGMENTS),
     *(Mutation(*each) for each in SNAPSHOTS_LINES),
     Mutation(
@@ -1391,6 +1394,7 @@ NARROWED |= {row[0]: QUERIES_TESTS[row[1]] for row in QUERIES}
 NARROWED |= {row[0]: SOURCE_TESTS[row[1]] for row in SOURCE}
 NARROWED |= {row[0]: BROKERS_TESTS[row[1]] for row in BROKERS}
 NARROWED |= {row[0]: LIVE_STORE_TESTS[row[1]] for row in LIVE_STORE}
+NARROWED |= {row[0]: LANE_READER_TESTS[row[1]] for row in LANE_READER}
 NARROWED |= {row[0]: SEGMENTS_TESTS[row[1]] for row in SEGMENTS}
 NARROWED |= {row[0]: SNAPSHOTS_TESTS[row[1]] for row in SNAPSHOTS_LINES}
 NARROWED |= {

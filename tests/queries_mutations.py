@@ -108,7 +108,7 @@ QUERIES = (
         'recorded.get("receipts") == receipts_id',
         '"receipts" in known',
     ),
-    ("a start claims its topics", INSTANCE, "        ownership.claim(settings.topics.owned)\n", ""),
+    ("a start claims its topics", INSTANCE, "        ownership.claim(settings.topics.claims)\n", ""),
     (
         "a start refuses lost znodes of its own",
         INSTANCE,

@@ -25,7 +25,7 @@ from streaming.errors import ConfigError
 from udfs.formats.metadata_url import other_store
 from udfs.paths import managed_ledger_name, segment_of, tenant_of, topic_of
 from udfs.records import LedgerComponent
-from udfs.requests.lanes import Lanes
+from udfs.requests.lanes import ALL_LANES, Lanes
 from udfs.requests.request_format import MAX_PAYLOAD_BYTES
 from udfs.requests.topic_pattern import TopicPattern, is_one_name, parse_pattern
 from udfs.units import MAX_CHUNK_ROWS
@@ -319,6 +319,11 @@ class TopicSettings(_Part):
     def owned(self) -> tuple[str, ...]:
         """The topics that only this service may use, without those that match requests_pattern."""
         return (*self.requests, *self.deduplicated)
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """The names by which a service refuses a second one on the same topics: `owned`, and one for all lanes."""
+        return self.owned if self.lanes is Lanes.ONE else (*self.owned, ALL_LANES)
 
     @property
     def pattern(self) -> TopicPattern | None:

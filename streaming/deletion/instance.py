@@ -124,7 +124,7 @@ def begin_instance(
         ownership = Ownership(store, root, name)
         # before the epoch: a service of another name passes lock and epoch, and would process each request again
         # (decision 18)
-        ownership.claim(settings.topics.owned)
+        ownership.claim(settings.topics.claims)
         # the version is in every delete's transaction: an instance that stalled before this deletes nothing any more
         epoch = Epoch.bump(store, root, name)
         log.info(

@@ -8,7 +8,7 @@
 
 import threading
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -75,6 +75,7 @@ class LedgerDeletionService:
     clock: Clock
     describe: Describe
     chunk_rows: int
+    most_rows: Mapping[str, int] = field(default_factory=dict)  # of a chunk, for queries with smaller chunks
     max_request_bytes: int
     completed: Complete = _as_delivered
     note: NoteFallbackReads = lambda _spans: None
@@ -146,7 +147,7 @@ class LedgerDeletionService:
         self.retries.process_due(self.process_rows)
 
     def process_rows(self, query: str, batch_id: int, rows: DataFrame, extent: Extent | None = None) -> None:
-        """Process messages (schemas.MESSAGE) in chunks of about chunk_rows (bounds_of).
+        """Process messages (schemas.MESSAGE) in chunks of about chunk_rows (bounds_of), or fewer (most_rows).
 
         If there are more source partitions than chunk_rows, a chunk has one message of each. A large message counts as
         several rows (units.ROW_BYTES), so a chunk is bounded in bytes too.
@@ -159,7 +160,8 @@ class LedgerDeletionService:
             with self.lock:
                 self._finish_interrupted()
             return
-        for chunk in chunks_of(rows, bounds_of(last_rows.values(), self.chunk_rows)):
+        chunk_rows = self.most_rows.get(query, self.chunk_rows)
+        for chunk in chunks_of(rows, bounds_of(last_rows.values(), chunk_rows)):
             self._chunk(query, batch_id, chunk)
 
     def _chunk(self, query: str, batch_id: int, rows: DataFrame) -> None:

@@ -95,7 +95,9 @@ def _process(name: str, kind: Kind, text: str) -> Metric:
 
 
 QUERY = Label(
-    "query", "`requests`, `requests-<SHA-256 of a topic>`, `retry`; of parked queries also `waiting`", at_most=200
+    "query",
+    "`requests`, `requests-<SHA-256 of a topic>`, `retry`, `lanes`, `slow-lanes`; of parked queries also `waiting`",
+    at_most=200,
 )
 SOURCE = Label("source", "`requests`, or `retry` for waiting retries")
 TOPIC = Label("topic", "a request topic or the retry topic", at_most=200)
@@ -207,6 +209,12 @@ QUERY_PARKED = _gauge(
     "query_parked",
     "1 while a query can't read its topic with the connector; the log and `check` name the reason",
     QUERY,
+)
+LANES = _gauge(
+    Group.SERVICE,
+    "lanes",
+    "Partitions of lanes, by what the service does with them",
+    Label("state", "`listening` (no message waits), `waiting`, `slow` (read one at a time), `not_watched`"),
 )
 
 # --- holds ---

@@ -50,14 +50,16 @@ def reconcile(
         pulsar: reads topics and their positions.
         now_ms: the time, in ms since 1970.
         matched: request topics that match the pattern, and are not listed.
-        service: entries that the service's earlier checks have read, and that need not be read again. This check adds
-            entries, and remembers for the next check what is unread now. None: a command checks, and remembers nothing.
+        service: entries that the service's earlier checks have read, and that need not be read again, and lanes that it
+            has processed. This check adds entries, and remembers for the next check what is unread now. None: a command
+            checks, and remembers nothing.
     """
     # messages move while we check: the stores are read in the order in which a message passes through them, so that a
     # message between two stores never seems to be missing
     delayed = delayed_requests(settings, now_ms)
     check = _Check(settings, pulsar, now_ms, service or Markers())
     check.read_positions(matched)
+    check.read_lanes(service.lanes if service is not None else {})
     lost = check.lost(delayed)
     memory = UnreadMemory(settings.state_dir)
     remembered = memory.recall()
@@ -108,6 +110,11 @@ class _Check:
                 ends = [admin.last_positions(topic) for topic in query.topics if admin.partitions(topic)]
                 self._committed |= committed
                 self._last |= {partition: end for of_topic in ends for partition, end in of_topic.items()}
+
+    def read_lanes(self, processed: Mapping[str, Position]) -> None:
+        """Add partitions of lanes, with the position up to which each was processed."""
+        self._committed |= processed
+        self._last |= processed
 
     def lost(self, delayed: pa.Table) -> set[str]:
         """Return the delayed requests that wait nowhere; none if the retry topic can't be checked."""

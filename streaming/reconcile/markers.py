@@ -3,15 +3,22 @@
 They are kept in memory, and read again after a start.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from udfs.entry_ranges import EntrySpan, joined
+from udfs.formats.internal_stats import Position
 
 
 class Markers:
-    """The markers that a service's checks have found."""
+    """The markers that a service's checks have found.
+
+    Attributes:
+        lanes: partition -> position up to which it was processed, for lanes that the service has processed since its
+            last check; it does not check each idle lane.
+    """
 
     def __init__(self) -> None:
+        self.lanes: Mapping[str, Position] = {}
         self._spans: dict[str, list[EntrySpan]] = {}
 
     def of(self, partition: str) -> Sequence[EntrySpan]:

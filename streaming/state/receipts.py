@@ -32,6 +32,7 @@ from streaming.state.delta.delta_tables import (
 )
 from streaming.state.filesystem import shown
 from udfs import columns as c
+from udfs.formats.internal_stats import Position
 from udfs.records import Outcome
 
 if TYPE_CHECKING:  # commands that only read receipts start without Spark
@@ -273,6 +274,22 @@ def _present(table: Table, columns: Collection[str]) -> list[str]:
     """Return the columns that the table has; a table of an older version does not have all."""
     present = {field.name for field in table.schema().fields}
     return [name for name in columns if name in present]
+
+
+def newest_positions(state_dir: str, is_wanted: Callable[[str], bool]) -> dict[str, Position]:
+    """Return the newest entry that has a receipt, by source, for the sources that are wanted. Raises UnavailableError.
+
+    Sources are full names of partitions.
+    """
+    positions: dict[str, Position] = {}
+    table = opened(state_dir, TABLE)
+    keys = [c.SOURCE, c.POSITION_LEDGER]
+    for batch in scan(table, None, [*keys, c.POSITION_ENTRY]) if table is not None else ():
+        for row in pa.Table.from_batches([batch]).group_by(keys).aggregate([(c.POSITION_ENTRY, "max")]).to_pylist():
+            source, position = row[c.SOURCE], (row[c.POSITION_LEDGER], row[f"{c.POSITION_ENTRY}_max"])
+            if source and is_wanted(source):
+                positions[source] = max(position, positions.get(source, position))
+    return positions
 
 
 def newest(

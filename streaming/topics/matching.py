@@ -19,7 +19,8 @@ def matched_topics(admin: TopicAdmin, settings: Settings) -> tuple[str, ...]:
         topic
         for namespace in _namespaces(admin, pattern)
         for topic in admin.partitioned_topics(namespace)
-        if topics.takes(topic) and topic not in (*topics.requests, topics.watch)
+        if pattern.matches(topic) and topic not in topics.owned
+        if not topics.is_lane(topic)  # the lane reader reads it, and would process each request again
     }
     return (*watch, *sorted(matching))
 

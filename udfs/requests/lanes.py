@@ -12,6 +12,7 @@ from udfs.requests.topic_pattern import is_one_name
 
 LANE_NAMESPACE = "ledger-deletion"
 LANE_NAME = "__ledger_deletion"
+ALL_LANES = f"persistent://*/*/{LANE_NAME}"  # stands for the lanes of all tenants; no topic has this name
 _SCHEME = "persistent://"
 
 

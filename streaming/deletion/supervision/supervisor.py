@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from streaming.beside import Beside
+from streaming.deletion.lanes.reader import LaneReader
 from streaming.deletion.retries import DueLoop
 from streaming.errors import ReaperError, SafetyError, UnavailableError
 from streaming.queries.names import Query
@@ -37,6 +38,7 @@ class Supervisor:
 
     queries: RunningQueries
     due: DueLoop
+    lanes: LaneReader | None = None
     upkeep: Beside
     find_gaps: Callable[[], Sequence[str]]
     beat: Callable[[], None] = lambda: None  # called at each pass of the loop
@@ -84,13 +86,18 @@ class Supervisor:
 
     def stop(self, spark: SparkSession, *, leave_s: float = LEAVE_S) -> None:
         """Let running work end in a moment; then cancel it. Cancelled work is not committed, and runs again."""
+        if self.lanes is not None:
+            self.lanes.stop()
         is_over = self.due.join(leave_s)
         self.queries.stop()
+        is_over = (self.lanes is None or self.lanes.join(leave_s)) and is_over
         if not (self.queries.join(leave_s) and is_over):
             with contextlib.suppress(Exception):  # if Spark has ended, it has no jobs
                 spark.sparkContext.cancelAllJobs()
             self.queries.join()
             self.due.join(leave_s)
+            if self.lanes is not None:
+                self.lanes.join(leave_s)
         self.upkeep.join(LEAVE_S)
 
     def raise_failure(self, fatal: Sequence[Exception]) -> None:

@@ -1,5 +1,6 @@
 """Runs iterators in parallel, each in its own thread, so that together they wait only as long as the slowest."""
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from queue import Empty, Full, Queue
 from threading import Event, Thread
@@ -16,12 +17,13 @@ class _End:
         self.error = error
 
 
-def side_by_side(sources: Sequence[Iterable[_T]]) -> Iterator[_T]:
+def side_by_side(sources: Sequence[Iterable[_T]], *, until_s: float | None = None) -> Iterator[_T]:
     """Yield the items of all sources as they arrive, each source's items in order. Raises the first error of any.
 
     When the caller stops iterating, or after an error, only threads that wait for their next item keep running.
+    until_s: the items that have not arrived at this time (of time.monotonic) are left out.
     """
-    if len(sources) == 1:
+    if len(sources) == 1 and until_s is None:
         yield from sources[0]
         return
     items: Queue[_T | _End] = Queue(_IN_MEMORY)
@@ -33,7 +35,7 @@ def side_by_side(sources: Sequence[Iterable[_T]]) -> Iterator[_T]:
         thread.start()
     left = len(threads)
     try:
-        while left:
+        while left and (until_s is None or time.monotonic() < until_s):
             try:
                 item = items.get(timeout=_POLL_S)
             except Empty:

@@ -19,6 +19,7 @@ from streaming.errors import ConfigError, SafetyError, StopRequestedError, Unava
 from tests.builders import ROOT, put
 from udfs.formats.store_migration import MIGRATION_PATH
 from udfs.paths import BROKERS
+from udfs.requests.lanes import ALL_LANES
 
 
 def _hold(store: MemoryStore, work: Callable[[threading.Event], None]) -> None:
@@ -98,12 +99,12 @@ class Stopped(threading.Event):
 
 
 def _started(
-    tree: MemoryTree, tmp_path: Path, name: str, stop: threading.Event | None = None
+    tree: MemoryTree, tmp_path: Path, name: str, stop: threading.Event | None = None, topics: str = ""
 ) -> AbstractContextManager[Instance]:
     file = tmp_path / f"{name}.toml"
     file.write_text(
         f'[service]\nname = "{name}"\n[zookeeper]\nledgers_root = "{ROOT}"\n[safety]\nexclusive_bookkeeper = true\n'
-        f'[state]\ndir = "{tmp_path}/{name}/state"\n[checkpoints]\ndir = "{tmp_path}/{name}/checkpoints"\n'
+        f'[state]\ndir = "{tmp_path}/{name}/state"\n[checkpoints]\ndir = "{tmp_path}/{name}/checkpoints"\n{topics}'
     )
     clients = Clients(MemoryStore(tree), MemoryBroker())
     return begin_instance(load(file), clients, MemoryPulsar(), stop or threading.Event())
@@ -119,6 +120,22 @@ def test_a_start_owns_its_topics_and_a_second_service_on_one_of_them_is_refused(
     assert not [path for path in tree.paths() if path.endswith("/third/epoch")], "it was not the one that may delete"
     with _started(tree, tmp_path, "main"):
         pass
+
+
+def test_only_one_service_of_a_cluster_reads_lanes(tmp_path: Path) -> None:
+    tree = _tree()
+
+    def topics(name: str, lanes: str) -> str:
+        return f'[topics]\nrequests = ["persistent://pulsar/system/{name}"]\nlanes = "{lanes}"\n'
+
+    with _started(tree, tmp_path, "main", topics=topics("main", "tenant")) as instance:
+        assert ALL_LANES in instance.ownership.owned()
+    with _started(tree, tmp_path, "without", topics=topics("without", "one")) as instance:
+        assert ALL_LANES not in instance.ownership.owned()
+    for lanes in ("tenant", "namespace"):
+        started = _started(tree, tmp_path, "second", topics=topics("second", lanes))
+        with pytest.raises(SafetyError, match="is read by service 'main'"), started:
+            pass
 
 
 def test_a_start_refuses_lost_znodes_of_its_own_until_an_operator_has_paused(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from streaming.queries.running import RunningQueries
 from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.topics.matching import matched_topics
 from streaming.topics.setup import MOST_PARTITIONS
+from udfs.requests.lanes import Lanes
 
 FIRST = "persistent://pulsar/system/__ledger_deletion"
 PATTERN = "persistent://(acme|rival)/reaper/d.*"
@@ -455,6 +456,15 @@ def test_without_a_pattern_only_the_watchers_topic_is_looked_up(settings: Settin
     make_topics(admin, topics.watch)
     assert matched_topics(admin, without) == (topics.watch,)
     assert {*asked} == {topics.watch}
+
+
+def test_a_lane_that_matches_the_pattern_gets_no_query_because_the_lane_reader_reads_it(settings: Settings) -> None:
+    lane = "persistent://acme/reaper/__ledger_deletion"
+    admin = pulsar(lane, ACMES)
+    topics = {"requests_pattern": "persistent://(acme|rival)/reaper/.*"}
+    for lanes, expected in ((Lanes.ONE, (lane, ACMES)), (Lanes.NAMESPACE, (ACMES,))):
+        changed = settings.topics.model_copy(update={**topics, "lanes": lanes})
+        assert matched_topics(admin, settings.model_copy(update={"topics": changed})) == expected
 
 
 @pytest.mark.parametrize("is_enabled", [False, True])

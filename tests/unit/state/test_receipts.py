@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from streaming import schemas
 from streaming.errors import FencedError, SafetyError, UnavailableError
 from streaming.state.delta.delta_tables import Durable, Table, opened, table_path
-from streaming.state.receipts import TABLE, Receipts, expire, rows
+from streaming.state.receipts import TABLE, Receipts, expire, newest_positions, rows
 from streaming.state.waiting import Waiting
 from tests.tasks import Tasks
 from udfs import columns as c
@@ -65,6 +65,22 @@ def test_the_first_append_may_fail_with_nothing_stored(receipts: Receipts) -> No
         append(receipts, 1, fails)
     receipts.catch_up()
     assert receipts.newest_chunk == 0
+
+
+def test_the_newest_entry_with_a_receipt_is_found_for_each_source_that_is_wanted(
+    receipts: Receipts, tmp_path: Path
+) -> None:
+    assert newest_positions(str(tmp_path), lambda _source: True) == {}
+    for chunk, positions in enumerate(([("a", 5, 9), ("b", 4, 0)], [("a", 6, 1), ("a", 6, 0), ("other", 9, 9)]), 1):
+        made = [
+            dict.fromkeys(schemas.RECEIPT.names)
+            | {c.CHUNK: chunk, c.SOURCE: source, c.POSITION_LEDGER: ledger, c.POSITION_ENTRY: entry}
+            for source, ledger, entry in positions
+        ]
+        tasks: Any = Tasks(pa.Table.from_pylist(made, schema=schemas.RECEIPT))
+        receipts.append(tasks, chunk)
+    append(receipts, 3)
+    assert newest_positions(str(tmp_path), lambda source: source != "other") == {"a": (6, 1), "b": (4, 0)}
 
 
 def test_a_stored_chunk_is_not_processed_again(receipts: Receipts) -> None:

@@ -51,6 +51,15 @@ _STEADY_S = 60.0  # a partition that was watched for so long has no failures any
 _LEAVE_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a partition is not watched."""
+
+    why: str
+    failures: int  # tries in a row
+    since_s: float  # the first of them, in monotonic time
+
+
 @dataclass(slots=True, eq=False)
 class _Watched:
     """A partition that is watched."""
@@ -63,6 +72,7 @@ class _Watched:
     is_guarded: bool = False  # the broker has accepted the guard
     failures: int = 0
     since_s: float | None = None  # when it was last watched completely
+    is_listening: bool = False  # its bell is open, and it had no unacknowledged message then
     is_settled: bool = True  # False: it rang, and settle() was not called yet
     processed: Position | None = None  # up to which all messages are to be acknowledged
 
@@ -80,22 +90,22 @@ class Doorbell:
     _ids: int = 0
     _due: list[tuple[float, str, int]] = field(default_factory=list)  # heap of (time, partition, number of its try)
     _rung: dict[str, None] = field(default_factory=dict)
-    _faults: dict[str, str] = field(default_factory=dict)
+    _faults: dict[str, Fault] = field(default_factory=dict)
     _change: threading.Condition = field(default_factory=threading.Condition)
     _closed: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     @property
-    def faults(self) -> Mapping[str, str]:
+    def faults(self) -> Mapping[str, Fault]:
         """Return by partition why it is not watched now, if a try has failed."""
         with self._change:
             return dict(self._faults)
 
     @property
-    def watched(self) -> int:
-        """Return how many partitions are watched completely now."""
+    def listening(self) -> int:
+        """Return how many partitions have no unacknowledged message, and would ring if they got one."""
         with self._change:
-            return sum(each.bell > 0 or not each.is_settled for each in self._watched.values())
+            return sum(each.is_listening for each in self._watched.values())
 
     def watch(self, partition: str) -> None:
         """Watch a partition (full name). It rings soon if it has unacknowledged messages, and whenever it gets one."""
@@ -237,6 +247,7 @@ class Doorbell:
                 return
             self._faults.pop(watched.partition, None)
             watched.since_s = self.monotonic()
+            watched.is_listening = True
             if stats.msg_backlog:
                 self._ring(watched)
 
@@ -247,7 +258,7 @@ class Doorbell:
             watched.is_settled = False
             watched.try_number += 1  # the answer about the backlog, if it is still to come, is about this ring
             self._close_consumer(watched.line, watched.bell)
-            watched.bell = 0
+            watched.bell, watched.is_listening = 0, False
             self._rung[watched.partition] = None
             self._change.notify_all()
 
@@ -283,14 +294,17 @@ class Doorbell:
             watched.failures = 0
         watched.failures += 1
         watched.since_s = None
-        self._faults[watched.partition] = str(why)
+        earlier = self._faults.get(watched.partition)
+        fault = Fault(str(why), watched.failures, now_s if earlier is None else earlier.since_s)
+        self._faults[watched.partition] = fault
         self._try_at(watched, now_s + _PAUSES.pause_s(watched.failures))
 
     def _leave(self, watched: _Watched) -> None:
         for consumer in (watched.bell, watched.guard):
             # also a consumer whose subscribe got no answer: the broker may open it later
             self._close_consumer(watched.line, consumer)
-        watched.line, watched.guard, watched.bell, watched.is_guarded = None, 0, 0, False
+        watched.line, watched.guard, watched.bell = None, 0, 0
+        watched.is_guarded = watched.is_listening = False
 
     def _new_consumer(self, watched: _Watched, line: Line) -> int:
         self._ids += 1

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from streaming.adapters.pulsar.readers.frames import opened
 from streaming.config.sections import PulsarSettings
-from udfs.formats.internal_stats import BEFORE_ALL, InternalStats
+from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 
 _TIMEOUT_SECONDS = 3.0
 
@@ -27,10 +27,18 @@ def reports_last_message(settings: PulsarSettings, admin: LastMessageAdmin, part
     Raises UnavailableError, RefusedError.
     """
     # both, because the two answers differ after an open transaction
-    with opened(settings, partition, BEFORE_ALL) as reader:
-        if reader.last is None:
-            return False
+    if last_message(settings, partition) is None:
+        return False
     if admin.reports_last_message(partition, _TIMEOUT_SECONDS):
         return True
     admin.internal_stats(partition)  # raises an error if no broker answers at all
     return False
+
+
+def last_message(settings: PulsarSettings, partition: str) -> Position | None:
+    """Return the position of the last entry that the broker would send to a reader; None if it does not report it.
+
+    Raises UnavailableError, RefusedError.
+    """
+    with opened(settings, partition, BEFORE_ALL, creates=False) as reader:
+        return reader.last

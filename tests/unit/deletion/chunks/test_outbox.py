@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,7 @@ from streaming.deletion.chunks.outbox import (
 from streaming.deletion.service import LedgerDeletionService, bounds_of
 from streaming.errors import ConfigError, FencedError, ReaperError, SafetyError, StopRequestedError, UnavailableError
 from streaming.ports import Copy
+from streaming.queries.delivery.completion import Extent
 from streaming.state.receipts import ChunkSummary
 from tests.services import EPOCH, service_of
 from udfs import columns as c
@@ -222,6 +223,17 @@ def test_the_oldest_unfinished_chunk_follows_the_last_published_chunk() -> None:
     assert service.outbox.oldest_unfinished == 0
     world.newest_chunk = 6
     assert service.outbox.oldest_unfinished == 5
+
+
+def test_a_batch_without_messages_publishes_a_chunk_that_was_committed_and_not_published() -> None:
+    world = World(("T:4",), (4,))
+    service = start(world)
+    service.outbox.publish_again()
+    world.events.clear()
+    world.committed[5], world.newest_chunk = "a query that failed after its commit", 5
+    service.process_rows("requests", 0, cast("Any", None), Extent({}, 0))
+    assert world.published == [5]
+    assert service.outbox.oldest_unfinished == 0
 
 
 def test_a_table_without_a_chunk_asks_no_partition_for_copies() -> None:

@@ -113,3 +113,20 @@ def test_requests_that_were_processed_without_a_batch_no_longer_wait(settings: S
 
 def test_a_query_that_was_given_up_delays_nothing_and_is_not_forgotten(settings: Settings) -> None:
     assert _look(settings, newest={MATCHED: (5, 3)}, given_up=(MATCHED,))[0]
+
+
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_a_request_in_a_lane_waits_too(settings: Settings, *, is_quiet: bool) -> None:
+    due = SimpleNamespace(passes=0, is_empty=lambda: True, is_asleep=lambda: True)
+    queries = SimpleNamespace(running={}, given_up={}, reached={})
+    lanes = cast("Any", SimpleNamespace(is_quiet=is_quiet))
+    for asked in (is_idle, only_retries_wait):
+        assert asked(settings, cast("Any", None), cast("Any", queries), cast("Any", due), lanes) is is_quiet
+
+
+def test_a_lane_that_could_not_be_watched_is_stuck(settings: Settings) -> None:
+    queries = SimpleNamespace(given_up={}, reached={})
+    lane = "persistent://acme/ledger-deletion/__ledger_deletion"
+    lanes = cast("Any", SimpleNamespace(given_up={f"{lane}-partition-0": "busy"}))
+    failed = stuck(settings, cast("Any", None), cast("Any", queries), lanes)
+    assert [(query.topics, str(why)) for query, why in failed.items()] == [((lane,), "busy")]

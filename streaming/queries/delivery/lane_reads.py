@@ -1,0 +1,195 @@
+"""Reads the next entries of many lanes in one Spark job, in bounded time; a lane that is slow or odd stops nothing.
+
+1. Of each lane at most a given number of entries, messages and bytes is read, and only whole entries.
+2. A lane's read ends early at an entry that its broker sends to no reader, or that has too many messages, and after
+   SECONDS. The lane's entries before that are processed; the reason is returned, and deletion/lanes/slow.py continues.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from streaming import schemas
+from streaming.adapters.pulsar.readers.span_reader import SpanEntry, read_spans
+from streaming.config.sections import PulsarSettings
+from streaming.config.settings import Settings
+from streaming.errors import ReaperError
+from streaming.queries.delivery.completion import Extent
+from streaming.queries.delivery.side_by_side import side_by_side
+from streaming.queries.delivery.slots import ReadSlots
+from streaming.spark.job_limit import limited
+from udfs import columns as c
+from udfs.entry_ranges import EntrySpan
+from udfs.formats.internal_stats import Position
+from udfs.spark import fallback_row, size_of
+from udfs.undelivered import found_in_bytes
+from udfs.units import ROW_BYTES
+
+LANES_PER_TASK = 16
+SECONDS = 4.0  # longer than a healthy broker takes for any lane's entries; one hostile lane may delay a pass so long
+_MOST_BYTES = 4 * 1024 * 1024  # of a lane
+_JOB_SECONDS = 60.0  # a worker that does not even notice that its time is over
+_READ = f"{c.SOURCE} string, ledgers array<long>, firsts array<long>, lasts array<long>, most long"
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneEnd:
+    """How far a lane was read."""
+
+    upto: Position | None  # the last entry that was read whole; None: none was
+    fault: str = ""  # why the entry after it was not read; "": all that was planned, or that fits into a pass, is read
+    last_row: int = -1  # the greatest row number (columns.ROW); -1: there is no message
+    empty: tuple[EntrySpan, ...] = ()  # entries that were read and contain no message
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLanes:
+    """Reads the lanes of a task in an executor.
+
+    Yields a row (schemas.MESSAGE) for each message, and for each lane a row without POSITION_BATCH that contains its
+    LaneEnd: the position, the last row number, the fault as NO_REQUEST, and the entries without a message as
+    MESSAGE_PROPERTIES.
+    """
+
+    settings: Settings
+    read: Callable[[PulsarSettings, str, Sequence[EntrySpan]], Iterator[SpanEntry]] = read_spans
+    seconds: float = SECONDS
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield record batches of a bounded size. Raises nothing for a lane's sake."""
+        planned = [
+            lane for batch in batches for lane in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        ]
+        ends: dict[str, LaneEnd] = {
+            source: LaneEnd(None, f"not read within {self.seconds:g} s") for source, *_ in planned
+        }
+        until_s = time.monotonic() + self.seconds
+        for source, position, rows, fault in side_by_side([self._lane(*lane) for lane in planned], until_s=until_s):
+            end = ends[source]
+            if fault is not None:
+                ends[source] = replace(end, fault=fault)
+                continue
+            empty = end.empty if rows else (*end.empty, EntrySpan(position[0], position[1], position[1]))
+            last_row = rows[-1][c.ROW] if rows else end.last_row
+            ends[source] = LaneEnd(position, end.fault, last_row, empty)
+            yield pa.RecordBatch.from_pylist(rows, schema=schemas.MESSAGE)
+        yield pa.RecordBatch.from_pylist(
+            [_end_row(source, end) for source, end in ends.items()], schema=schemas.MESSAGE
+        )
+
+    def _lane(
+        self, source: str, ledgers: list[int], firsts: list[int], lasts: list[int], most: int
+    ) -> Iterator[tuple[str, Position, Rows, str | None]]:
+        """Yield the rows of each entry; at the end the fault, which is "" if all that was planned was read."""
+        spans = [EntrySpan(*span) for span in zip(ledgers, firsts, lasts, strict=True)]
+        most_bytes = self.settings.service.max_request_bytes
+        size, left, number = 0, most, 0
+        try:
+            for entry in self.read(self.settings.pulsar, source, spans):
+                if entry.data is None:
+                    yield source, entry.position, [], f"the broker sends entry {entry.position} to no reader"
+                    return
+                messages = list(islice(found_in_bytes(entry.data), most + 1))
+                if len(messages) > most:
+                    yield source, entry.position, [], f"entry {entry.position} has more than {most} messages"
+                    return
+                rows = [fallback_row(source, entry.position, message, most_bytes) for message in messages]
+                added = 0
+                for row in rows:
+                    row_bytes = size_of(row[c.MESSAGE_KEY], row[c.PAYLOAD], row[c.MESSAGE_PROPERTIES])
+                    added += row_bytes
+                    number += 1 + row_bytes // ROW_BYTES  # as schemas.ROWS
+                    row[c.ROW] = number - 1
+                if added > _MOST_BYTES:
+                    yield source, entry.position, [], f"entry {entry.position} has {added} bytes"
+                    return
+                if len(rows) > left or size + added > _MOST_BYTES:  # the next pass continues here
+                    break
+                left, size = left - len(rows), size + added
+                yield source, entry.position, rows, None
+            yield source, (0, 0), [], ""
+        except ReaperError as error:
+            yield source, (0, 0), [], str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class LanesRead:
+    """What a pass has read."""
+
+    rows: DataFrame  # schemas.MESSAGE
+    ends: Mapping[str, LaneEnd]  # by partition
+    unpersist: Callable[[], object]  # drops the rows
+    oldest_ledger: int  # no message is in an older ledger
+
+    @property
+    def extent(self) -> Extent:
+        """Bounds of the rows."""
+        last_rows = {lane: end.last_row for lane, end in self.ends.items() if end.last_row >= 0}
+        return Extent(last_rows, self.oldest_ledger)
+
+
+class LaneRows:
+    """Reads lanes for a pass. One per service."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, slots: ReadSlots) -> None:
+        # as in fallback_reads.ReadRows
+        self._spark = spark.newSession()
+        self._spark.conf.set("spark.sql.adaptive.enabled", "false")
+        self._settings = settings
+        self._slots = slots
+
+    def __call__(self, query: str, spans: Mapping[str, Sequence[EntrySpan]], most_messages: int) -> LanesRead:
+        """Read these entries (by partition), of each lane at most so many messages; the caller unpersists the rows.
+
+        Raises what Spark raises, and ReaperError if the job hangs.
+        """
+        planned = [
+            (lane, [e.ledger for e in each], [e.first for e in each], [e.last for e in each], most_messages)
+            for lane, each in spans.items()
+        ]
+        tasks = min(self._slots.most_tasks(query), -(-len(planned) // LANES_PER_TASK))
+        source = self._spark.createDataFrame(self._spark.sparkContext.parallelize(planned, tasks), _READ)
+        read = source.mapInArrow(ReadLanes(self._settings), from_arrow_schema(schemas.MESSAGE)).persist()
+        try:
+            with self._slots.of(query, tasks), limited(self._spark, lambda: _JOB_SECONDS, "reading lanes"):
+                # computes all rows, and Spark keeps them
+                ends = {row[c.SOURCE]: _end(row) for row in read.where(F.col(c.POSITION_BATCH).isNull()).collect()}
+        except BaseException:
+            read.unpersist()
+            raise
+        oldest = min(span.ledger for each in spans.values() for span in each)
+        return LanesRead(read.where(F.col(c.POSITION_BATCH).isNotNull()), ends, read.unpersist, oldest)
+
+
+_NO_ENTRY = -1
+_EMPTY = "empty"
+
+
+def _end_row(source: str, end: LaneEnd) -> dict[str, Any]:
+    ledger, entry = end.upto or (_NO_ENTRY, _NO_ENTRY)
+    empty = " ".join(f"{span.ledger}:{span.first}" for span in end.empty)
+    return dict.fromkeys(schemas.MESSAGE.names) | {
+        c.SOURCE: source,
+        c.POSITION_LEDGER: ledger,
+        c.POSITION_ENTRY: entry,
+        c.ROW: end.last_row,
+        c.NO_REQUEST: end.fault,
+        c.MESSAGE_PROPERTIES: [(_EMPTY, empty)],
+    }
+
+
+def _end(row: Any) -> LaneEnd:
+    position = row[c.POSITION_LEDGER], row[c.POSITION_ENTRY]
+    parts = (each.split(":") for each in row[c.MESSAGE_PROPERTIES][_EMPTY].split())
+    empty = tuple(EntrySpan(int(ledger), int(entry), int(entry)) for ledger, entry in parts)
+    upto = None if position[1] == _NO_ENTRY else position
+    return LaneEnd(upto, row[c.NO_REQUEST], row[c.ROW], empty)

@@ -1,0 +1,75 @@
+"""The safety lines of what reads lanes, for tests/mutation.py, with their tests."""
+
+READER, EXISTING = "streaming/deletion/lanes/reader.py", "streaming/deletion/lanes/existing.py"
+LANE_READS, MATCHING = "streaming/queries/delivery/lane_reads.py", "streaming/topics/matching.py"
+INSTANCE, IDLE = "streaming/deletion/instance.py", "streaming/deletion/supervision/idle.py"
+# the tests that must notice, by the changed file
+TESTS = {
+    READER: ("tests/unit/deletion/lanes",),
+    EXISTING: ("tests/unit/deletion/lanes",),
+    LANE_READS: ("tests/unit/queries/delivery/test_lane_reads.py",),
+    MATCHING: ("tests/unit/queries/test_running.py",),
+    IDLE: ("tests/unit/deletion/supervision/test_idle.py",),
+}
+LANE_READER = (
+    (
+        "messages of which a failed pass may have written receipts are left out",
+        READER,
+        "        self._in_doubt |= spans.keys()\n",
+        "",
+    ),
+    (
+        "messages that an earlier run has processed are left out",
+        READER,
+        "first <= received.get(name, BEFORE_ALL) or ",
+        "",
+    ),
+    (
+        "a cursor that was moved back repeats nothing",
+        READER,
+        "max(self._reached.get(partition, BEFORE_ALL), stats.mark_deleted(self.subscription))",
+        "stats.mark_deleted(self.subscription)",
+    ),
+    (
+        "a lane that is still being read is not read again",
+        READER,
+        "if each in self._lanes and each not in self._in_work]",
+        "if each in self._lanes]",
+    ),
+    (
+        "messages of an open transaction are not read by a lane's slow reader",
+        READER,
+        "_AFTER_ALL if last is None else last",
+        "_AFTER_ALL",
+    ),
+    (
+        "a lane that could not be read completely is not acknowledged beyond that",
+        READER,
+        "            if end.fault:\n",
+        "            if False:\n",
+    ),
+    (
+        "an incomplete list of lanes forgets none",
+        EXISTING,
+        '            raise UnavailableError(f"can\'t read {path}: {node.detail}")\n',
+        "            continue\n",
+    ),
+    (
+        "an entry that the broker does not send ends a lane's read",
+        LANE_READS,
+        "                if entry.data is None:\n",
+        "                if False:\n",
+    ),
+    (
+        "a lane has no query beside the lane reader",
+        MATCHING,
+        "        if not topics.is_lane(topic)",
+        "        if True",
+    ),
+    (
+        "a service is idle only if its lanes are",
+        IDLE,
+        "    return lanes is None or lanes.is_quiet\n",
+        "    return True\n",
+    ),
+)

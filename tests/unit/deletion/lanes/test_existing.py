@@ -1,0 +1,117 @@
+"""The list of existing lanes: bulk reads, and nothing that is no lane."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from streaming.adapters.memory.store import MemoryStore
+from streaming.adapters.memory.tree import MemoryTree
+from streaming.clock import ManualClock
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.deletion.lanes.existing import existing_lanes
+from streaming.errors import UnavailableError
+from streaming.ports import Unreadable
+
+LANE = "__ledger_deletion"
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(MemoryTree(ManualClock()))
+
+
+def _settings(tmp_path: Path, lanes: str) -> Settings:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[topics]\nlanes = "{lanes}"\ntrusted_tenants = ["pulsar", "trusted"]\n')
+    return load(file)
+
+
+def _create(store: MemoryStore, namespace: str, name: str = LANE, data: bytes = b'{"partitions":1}') -> None:
+    store.create(f"/admin/partitioned-topics/{namespace}/persistent/{name}", data, parents=True)
+
+
+def test_the_lanes_of_tenants_are_those_in_their_namespace_of_that_name(tmp_path: Path, store: MemoryStore) -> None:
+    for namespace in ("a/ledger-deletion", "b/ledger-deletion", "b/other", "trusted/ledger-deletion"):
+        _create(store, namespace)
+    _create(store, "c/ledger-deletion", "another")
+    lanes, refused = existing_lanes(store, _settings(tmp_path, "tenant"))
+    assert lanes == {f"persistent://{tenant}/ledger-deletion/{LANE}": 1 for tenant in "ab"}
+    assert refused == {}
+
+
+def test_the_lanes_of_namespaces_are_those_of_all_namespaces(tmp_path: Path, store: MemoryStore) -> None:
+    for namespace in ("a/x", "a/y", "trusted/x"):
+        _create(store, namespace, data=b'{"partitions":3}')
+    lanes, _refused = existing_lanes(store, _settings(tmp_path, "namespace"))
+    assert lanes == {f"persistent://a/{name}/{LANE}": 3 for name in "xy"}
+
+
+def test_any_number_of_lanes_takes_two_bulk_reads(tmp_path: Path, store: MemoryStore) -> None:
+    for number in range(30):
+        _create(store, f"tenant{number}/ledger-deletion")
+    steps: list[str] = []
+    lanes, _refused = existing_lanes(
+        _Counting(store, steps),  # type: ignore[arg-type]
+        _settings(tmp_path, "tenant"),
+    )
+    assert len(lanes) == 30
+    assert len(steps) == 2
+
+
+class _Counting:
+    def __init__(self, store: MemoryStore, steps: list[str]) -> None:
+        self._store, self._steps = store, steps
+
+    def children_many(self, paths: list[str]) -> object:
+        self._steps.append("children")
+        return self._store.children_many(paths)
+
+    def read_many(self, paths: list[str]) -> object:
+        self._steps.append("read")
+        return self._store.read_many(paths)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b'{"partitions":1,"deleted":true}', id="it is being deleted"),
+        pytest.param(b'{"partitions":0}', id="no partitions"),
+        pytest.param(b"[]", id="an unknown form"),
+        pytest.param(b"\xff", id="no JSON"),
+        pytest.param(json.dumps({"partitions": None}).encode(), id="no number"),
+    ],
+)
+def test_a_lane_without_usable_metadata_does_not_count(tmp_path: Path, store: MemoryStore, data: bytes) -> None:
+    _create(store, "a/ledger-deletion", data=data)
+    assert existing_lanes(store, _settings(tmp_path, "tenant")) == ({}, {})
+
+
+@pytest.mark.parametrize(("partitions", "is_read"), [(64, True), (65, False)])
+def test_a_lane_of_very_many_partitions_is_refused(
+    tmp_path: Path, store: MemoryStore, partitions: int, is_read: bool
+) -> None:
+    _create(store, "a/ledger-deletion", data=b'{"partitions":%d}' % partitions)
+    lanes, refused = existing_lanes(store, _settings(tmp_path, "tenant"))
+    assert bool(lanes) is is_read
+    assert bool(refused) is not is_read
+
+
+def test_a_list_that_can_t_be_read_completely_is_an_error_and_no_shorter_list(tmp_path: Path) -> None:
+    store = MemoryStore(MemoryTree(ManualClock()))
+    _create(store, "a/ledger-deletion")
+    unreadable = _Unreadable(store)
+    with pytest.raises(UnavailableError):
+        existing_lanes(unreadable, _settings(tmp_path, "tenant"))  # type: ignore[arg-type]
+
+
+class _Unreadable:
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def children_many(self, paths: list[str]) -> object:
+        return self._store.children_many(paths)
+
+    def read_many(self, paths: list[str]) -> list[object]:
+        return [Unreadable("no right")] * len(paths)

@@ -1,0 +1,477 @@
+"""Passes over lanes: each message is processed once, and a lane that fails or hangs delays no other for long."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.adapters.pulsar.doorbell.doorbell import Doorbell, Fault
+from streaming.adapters.pulsar.readers.admin_entries import NOTHING_SHOWN
+from streaming.clock import ManualClock
+from streaming.deletion.lanes import reader as module
+from streaming.deletion.lanes.reader import LANES, SLOW_LANES, LaneReader
+from streaming.deletion.service import LedgerDeletionService
+from streaming.errors import ReaperError, StopRequestedError, UnavailableError
+from streaming.queries.delivery.lane_reads import LaneEnd, LanesRead
+from streaming.state.notes.parked_queries import ParkedQuery
+from udfs.entry_ranges import EntrySpan
+from udfs.formats.internal_stats import Position
+from udfs.paths import tenant_of
+
+SUBSCRIPTION = "ledger-reaper"
+
+
+def lane(tenant: str, name: str = "ledger-deletion") -> str:
+    return f"persistent://{tenant}/{name}/__ledger_deletion-partition-0"
+
+
+class Bell:
+    """Rings when a test rings it; a lane that rang rings again only after settle()."""
+
+    def __init__(self) -> None:
+        self.faults: dict[str, Fault] = {}
+        self.watched: set[str] = set()
+        self.settled: list[tuple[str, Position | None]] = []
+        self._rung: list[str] = []
+        self._unsettled: set[str] = set()
+
+    @property
+    def listening(self) -> int:
+        return len(self.watched - self._unsettled - self.faults.keys())
+
+    def watch(self, partition: str) -> None:
+        self.watched.add(partition)
+
+    def forget(self, partition: str) -> None:
+        self.watched.discard(partition)
+        self._unsettled.discard(partition)
+
+    def ring(self, *partitions: str) -> None:
+        for partition in partitions:
+            if partition not in self._unsettled:
+                self._unsettled.add(partition)
+                self._rung.append(partition)
+
+    def rung(self, _timeout_s: float) -> list[str]:
+        rung, self._rung = self._rung, []
+        return rung
+
+    def settle(self, partition: str, processed: Position | None) -> None:
+        self.settled.append((partition, processed))
+        self._unsettled.discard(partition)
+
+    def close(self) -> None: ...
+
+
+class Rows(list[tuple[str, Position]]):
+    """A fake DataFrame: the entries whose messages it has."""
+
+    def unpersist(self) -> None: ...
+
+
+class Service:
+    """Gives each entry a receipt. Like the real one, it leaves out those that have one in a first batch only."""
+
+    def __init__(self) -> None:
+        self.receipts: list[tuple[str, Position]] = []
+        self.queries: list[str] = []
+        self.noted: list[Mapping[str, Sequence[EntrySpan]]] = []
+        self.fails_after: Exception | None = None  # after the receipts were committed
+        self.fails_for: set[str] = set()
+        self.gate = SimpleNamespace(check_stop=lambda: None)
+        self.slots = SimpleNamespace(slow_down=lambda _query: None)
+        self._started: set[str] = set()
+
+    def describe(self, *_: object) -> None: ...
+
+    def note(self, spans: Mapping[str, Sequence[EntrySpan]]) -> None:
+        self.noted.append(spans)
+
+    def restart(self, query: str) -> None:
+        self._started.discard(query)
+
+    def take(self, query: str, rows: Rows, _number: int, _extent: object = None) -> None:
+        self.queries.append(query)
+        if failed := self.fails_for & {partition for partition, _position in rows}:
+            raise ReaperError(f"a bug with {failed}")
+        is_first = query not in self._started
+        self.receipts += [each for each in rows if not is_first or each not in self.receipts]
+        failure, self.fails_after = self.fails_after, None
+        if failure is not None:
+            raise failure
+        self._started.add(query)
+
+
+class World:
+    def __init__(self) -> None:
+        self.pulsar, self.bell, self.service = MemoryPulsar(), Bell(), Service()
+        self.topics: dict[str, int] = {}
+        self.refused: dict[str, str] = {}
+        self.odd: dict[str, int] = {}  # partition -> the entry at which a pass gives up
+        self.last: dict[str, Position | None] = {}
+        self.read_slowly: Callable[[str], None] = lambda _partition: None
+        self.gave_up: list[bool] = []
+        self.earlier: dict[str, Position] = {}
+        self.shown: list[tuple[str, ParkedQuery | None]] = []
+        self.now_s = 0.0
+        self.reader = self.start()
+
+    def start(self) -> LaneReader:
+        """Start another reader, as after a kill."""
+        self.bell = Bell()
+        self.service._started.clear()
+        self.reader = LaneReader(
+            subscription=SUBSCRIPTION,
+            existing=lambda: (dict(self.topics), self.refused),
+            admin=self.pulsar,
+            service=cast("LedgerDeletionService", self.service),
+            bell=cast("Doorbell", self.bell),
+            read=cast("Any", self._read),
+            read_one=cast("Any", self._read_one),
+            last_message=lambda partition: self.last.get(partition, self.pulsar.internal_stats(partition).last),
+            newest_receipts=lambda: dict(self.earlier),
+            show=lambda name, parked: self.shown.append((name, parked)),
+            clock=ManualClock(),
+            monotonic=lambda: self.now_s,
+        )
+        self.reader.list_lanes()
+        return self.reader
+
+    def add(self, partition: str, *ledgers: tuple[int, int]) -> None:
+        """Create a lane with these (ledger, entries)."""
+        self.pulsar.store(partition, *ledgers)
+        topic = partition.removesuffix("-partition-0")
+        self.pulsar.ensure_subscription(topic, SUBSCRIPTION)
+        self.topics[topic] = 1
+        self.reader.list_lanes()
+
+    def work(self, *rung: str, slowly: int = 0) -> None:
+        """Ring, run a pass, and read slow lanes so often."""
+        self.bell.ring(*rung)
+        self.reader.run_pass()
+        for _ in range(slowly):
+            self.reader.read_slowly()
+
+    @property
+    def is_exactly_once(self) -> bool:
+        stored = {
+            (f"{topic}-partition-0", (ledger, entry))
+            for topic in self.topics
+            for ledger, entries in self.pulsar.internal_stats(f"{topic}-partition-0").ledgers
+            for entry in range(entries)
+        }
+        return len(self.service.receipts) == len(stored) and {*self.service.receipts} == stored
+
+    def _read(self, _query: str, spans: Mapping[str, Sequence[EntrySpan]], most: int) -> LanesRead:
+        rows, ends = Rows(), {}
+        for partition, each in spans.items():
+            positions = [(span.ledger, entry) for span in each for entry in range(span.first, span.last + 1)]
+            upto, fault = None, ""
+            for position in positions[:most]:
+                if self.odd.get(partition) == position[1]:
+                    fault = "odd"
+                    break
+                rows.append((partition, position))
+                upto = position
+            ends[partition] = LaneEnd(upto, fault)
+        return LanesRead(cast("Any", rows), ends, rows.unpersist, 0)
+
+    def _read_one(self, query: str, spans: Mapping[str, Sequence[EntrySpan]], *, gives_up: bool = False) -> Rows:
+        assert query == SLOW_LANES
+        self.gave_up.append(gives_up)
+        ((partition, each),) = spans.items()
+        if not gives_up:
+            self.read_slowly(partition)
+        return Rows((partition, (span.ledger, entry)) for span in each for entry in range(span.first, span.last + 1))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.reader.join(0)
+
+
+A, B = lane("a"), lane("b")
+
+
+def test_what_rang_is_processed_and_acknowledged_after_its_receipts(world: World) -> None:
+    world.add(A, (5, 3), (6, 2))
+    world.add(B, (7, 1))
+    assert world.bell.watched == {A, B}
+    world.work(A)
+    assert {partition for partition, _ in world.service.receipts} == {A}
+    assert world.bell.settled == [(A, (6, 1))]
+    world.work(B)
+    assert world.is_exactly_once
+
+
+def test_nothing_is_acknowledged_if_the_receipts_fail_and_nothing_is_processed_twice_after_that(world: World) -> None:
+    world.add(A, (5, 3))
+    world.work(A)
+    world.pulsar.store(A, (5, 5))
+    world.service.fails_after = UnavailableError("the disk is away")
+    with pytest.raises(UnavailableError):
+        world.work(A)
+    assert world.bell.settled == [(A, (5, 2))]
+    assert not world.reader.is_quiet
+    world.work(slowly=1)
+    assert world.is_exactly_once
+    assert world.bell.settled[-1] == (A, (5, 4))
+
+
+def test_a_kill_between_receipts_and_acknowledgement_processes_nothing_twice(world: World) -> None:
+    world.add(A, (5, 3))
+    world.add(B, (6, 3))
+    world.work(A)
+    world.earlier = {A: (5, 2)}
+    world.start()
+    world.work(B)
+    world.pulsar.store(A, (5, 5))
+    world.work(A)
+    assert world.is_exactly_once
+
+
+def test_a_cursor_that_was_moved_back_processes_nothing_twice(world: World) -> None:
+    world.add(A, (5, 3))
+    world.work(A)
+    world.work(A)  # the cursor of the fake has never moved
+    assert world.is_exactly_once
+
+
+def test_a_lane_that_was_gone_for_a_while_processes_nothing_twice(world: World) -> None:
+    world.add(A, (5, 3))
+    world.work(A)
+    topics, world.topics = world.topics, {}
+    world.reader.list_lanes()
+    assert world.bell.watched == set()
+    world.topics = topics
+    world.reader.list_lanes()
+    world.pulsar.store(A, (5, 4))
+    world.work(A)
+    assert world.is_exactly_once
+
+
+def test_a_lane_is_read_from_its_subscriptions_cursor(world: World) -> None:
+    world.add(A, (5, 3))
+    world.pulsar.partition(A).cursors[SUBSCRIPTION] = (5, 1)
+    world.work(A)
+    assert world.service.receipts == [(A, (5, 2))]
+
+
+def test_a_flood_is_processed_in_passes_beside_the_requests_of_others(world: World) -> None:
+    world.add(A, (5, 100_000))
+    world.add(B, (6, 1))
+    world.work(A)
+    world.work(A, B)
+    counts = [sum(partition == name for partition, _ in world.service.receipts) for name in (A, B)]
+    assert counts[1] == 1
+    assert 0 < counts[0] <= 2 * module._MOST_ENTRIES
+
+
+def test_no_tenant_takes_all_of_a_pass(world: World) -> None:
+    many = [lane("a", f"ns{number}") for number in range(module._MOST_LANES + 5)]
+    for each in (*many, B):
+        world.add(each, (5, 1))
+    world.work(*many, B)
+    assert (B, (5, 0)) in world.service.receipts
+    assert len(world.service.receipts) == module._MOST_LANES
+    world.work()
+    assert world.is_exactly_once
+
+
+def test_an_odd_lane_is_read_by_itself_and_its_tenants_others_too_for_a_while(world: World) -> None:
+    other = lane("a", "other")
+    world.add(A, (5, 3))
+    world.add(other, (6, 1))
+    world.add(B, (7, 1))
+    world.odd[A] = 1
+    world.work(A, B)
+    assert (B, (7, 0)) in world.service.receipts
+    assert (A, (5, 0)) in world.service.receipts
+    assert A not in dict(world.bell.settled)
+    world.work(other)
+    assert (other, (6, 0)) not in world.service.receipts
+    world.work(slowly=2)
+    assert world.is_exactly_once
+    assert {*world.bell.settled} == {(A, (5, 2)), (other, (6, 0)), (B, (7, 0))}
+    world.now_s = module.SLOW_S
+    world.pulsar.store(other, (6, 2))
+    world.work(other)
+    assert world.service.queries[-1] == LANES
+
+
+def test_brokers_that_return_no_positions_in_time_make_only_their_own_lanes_slow(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = [lane("a", f"ns{number}") for number in range(module._RANGES_AT_ONCE)]
+    for each in (*hanging, B):
+        world.add(each, (5, 1))
+    goes_on = threading.Event()
+    stats = world.pulsar.internal_stats
+
+    def hangs(partition: str) -> Any:
+        if partition != B:
+            goes_on.wait()
+        return stats(partition)
+
+    monkeypatch.setattr(world.pulsar, "internal_stats", hangs)
+    try:
+        world.work(*hanging)
+        world.work(B)
+    finally:
+        goes_on.set()
+    assert world.service.receipts == [(B, (5, 0))]
+    for _ in hanging:
+        world.reader.read_slowly()
+    assert world.is_exactly_once
+
+
+def test_a_pass_that_fails_as_a_whole_finds_the_lane_that_made_it_fail(world: World) -> None:
+    lanes = [lane(f"tenant{number}") for number in range(8)]
+    for each in lanes:
+        world.add(each, (5, 1))
+    world.service.fails_for = {lanes[3]}
+    world.bell.ring(*lanes)
+    for _ in range(8):
+        try:
+            world.reader.run_pass()
+        except ReaperError:
+            continue
+    assert {partition for partition, _ in world.service.receipts} == {*lanes} - {lanes[3]}
+    world.service.fails_for = set()
+    world.reader.read_slowly()
+    assert world.is_exactly_once
+
+
+def test_a_slow_lane_that_fails_is_tried_again_later_and_others_before_it(world: World) -> None:
+    world.add(A, (5, 1))
+    world.add(B, (6, 1))
+    world.odd = {A: 0, B: 0}
+
+    def fails(partition: str) -> None:
+        if partition == A:
+            raise UnavailableError("it is away")
+
+    world.read_slowly = fails
+    world.work(A, B, slowly=3)
+    assert world.service.receipts == [(B, (6, 0))]
+    assert world.reader.unread() == {}, "the fault is young"
+    world.now_s = 60.0
+    assert world.reader.unread() == {A: "it is away"}
+    world.reader.list_lanes()
+    name, parked = world.shown[-1]
+    assert name == LANES
+    assert parked is not None
+    assert "it is away" in parked.why
+    world.read_slowly = lambda _partition: None
+    world.reader.read_slowly()
+    assert world.is_exactly_once
+    world.reader.list_lanes()
+    assert world.shown[-1] == (LANES, None)
+
+
+def test_entries_that_the_broker_does_not_show_are_given_up_after_ten_minutes(world: World) -> None:
+    world.add(A, (5, 1))
+    world.odd = {A: 0}
+
+    def shows_nothing(_partition: str) -> None:
+        raise UnavailableError(NOTHING_SHOWN)
+
+    world.read_slowly = shows_nothing
+    world.work(A)
+    for world.now_s in (1.0, 200.0, 400.0, 600.9, 700.0):
+        world.reader.read_slowly()
+    assert world.gave_up == [False, False, False, False, True]
+    assert world.is_exactly_once
+
+
+def test_messages_of_an_open_transaction_wait(world: World) -> None:
+    world.add(A, (5, 3))
+    world.odd = {A: 1}
+    world.last[A] = (5, 0)
+    world.work(A, slowly=1)
+    assert world.service.receipts == [(A, (5, 0))]
+
+
+def test_without_the_last_message_everything_is_read(world: World) -> None:
+    world.add(A, (5, 3))
+    world.odd = {A: 1}
+    world.last[A] = None
+    world.work(A, slowly=1)
+    assert world.is_exactly_once
+
+
+def test_lanes_are_quiet_when_each_listens_or_is_given_up(world: World) -> None:
+    assert world.reader.is_quiet
+    world.add(A, (5, 1))
+    world.add(B, (6, 0))
+    world.bell.ring(A)
+    assert not world.reader.is_quiet
+    world.reader.run_pass()
+    assert world.reader.is_quiet
+    world.bell.faults[B] = Fault("busy", 1, 0.0)
+    assert not world.reader.is_quiet
+    world.bell.faults[B] = Fault("busy", 5, 0.0)
+    assert world.reader.is_quiet
+    assert world.reader.given_up == {B: "busy"}
+
+
+def test_a_stop_ends_a_pass_without_an_acknowledgement(world: World) -> None:
+    world.add(A, (5, 1))
+    world.service.fails_after = StopRequestedError()
+    with pytest.raises(StopRequestedError):
+        world.work(A)
+    assert world.bell.settled == []
+
+
+def test_lanes_that_are_not_read_are_shown_as_one(world: World) -> None:
+    for number in range(20):
+        world.add(lane(f"t{number:02}"), (number, 0))
+        world.bell.faults[lane(f"t{number:02}")] = Fault("busy", 9, 0.0)
+    world.refused = {"persistent://z/x/y": "too many partitions"}
+    world.now_s = 100.0
+    world.reader.list_lanes()
+    name, parked = world.shown[-1]
+    assert name == LANES
+    assert parked is not None
+    assert parked.why.startswith("not read: 21 lanes: persistent://t00/")
+    assert parked.why.endswith("and 16 more")
+    assert tenant_of(parked.topic) == "t00"
+
+
+def test_the_accounts_check_what_was_processed_since_the_last_check_that_succeeded(world: World) -> None:
+    world.add(A, (5, 1))
+    world.add(B, (6, 2))
+    world.work(A)
+
+    def fails(_processed: Mapping[str, Position]) -> None:
+        raise UnavailableError("it is away")
+
+    with pytest.raises(UnavailableError):
+        world.reader.with_processed(fails)
+    world.work(B)
+    assert world.reader.with_processed(dict) == {A: (5, 0), B: (6, 1)}
+    assert world.reader.with_processed(dict) == {}
+
+
+def test_a_lane_that_rings_while_it_is_still_being_read_is_read_after_that(world: World) -> None:
+    world.add(A, (5, 1))
+    world.odd = {A: 0}
+    world.work(A)
+
+    def is_created_again(_partition: str) -> None:
+        topics, world.topics = world.topics, {}
+        world.reader.list_lanes()
+        world.topics = topics
+        world.reader.list_lanes()
+        world.now_s, world.odd = 2 * module.SLOW_S, {}
+        world.work(A)
+
+    world.read_slowly = is_created_again
+    world.reader.read_slowly()
+    world.work()
+    assert world.is_exactly_once
