@@ -76,6 +76,8 @@ def missing_files(settings: Settings) -> dict[str, str]:
 def identities(settings: Settings) -> set[tuple[str, str]]:
     """Return our identities in ZooKeeper's ACLs: (scheme, id)."""
     ours = {("world", "anyone")}
+    if settings.zookeeper.sasl_mechanism == "GSSAPI":
+        return ours | {("sasl", settings.zookeeper.kerberos_principal)}
     name = settings.zookeeper.digest_file
     if name:
         try:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from streaming.config.hosts import each_url, is_tls, may_carry_secret
+from streaming.config.packages import NEEDS_KERBEROS, has_package
 from streaming.config.sections import PulsarSettings, TopicSettings, ZooKeeperSettings
 from streaming.config.settings import Settings
 from udfs.paths import tenant_of
@@ -13,6 +14,7 @@ from udfs.units import MAX_DELAY_MS
 _OBJECT_STORES = ("s3://", "s3a://")
 _S3_DIRECTORY = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._-]*)+/?")
 _PASSWORD = re.compile(r"://[^/]*:[^/]*@")
+_OF_KERBEROS = ("kerberos_principal", "kerberos_keytab_file")
 _OF_PULSAR = ("/managed-ledgers", "/schemas", "/admin", "/loadbalance", "/namespace")
 
 
@@ -38,13 +40,25 @@ def _zookeeper_faults(zookeeper: ZooKeeperSettings) -> Iterator[str]:
             f"zookeeper.timeout_seconds ({zookeeper.timeout_seconds}) is less than session_timeout_seconds "
             f"({zookeeper.session_timeout_seconds}): a slow answer would cost the session, and the lock with it"
         )
-    if zookeeper.sasl_mechanism not in ("", "DIGEST-MD5"):
+    yield from _sasl_faults(zookeeper)
+
+
+def _sasl_faults(zookeeper: ZooKeeperSettings) -> Iterator[str]:
+    mechanism = zookeeper.sasl_mechanism
+    if mechanism not in ("", "DIGEST-MD5", "GSSAPI"):
         yield (
-            f"zookeeper.sasl_mechanism: {zookeeper.sasl_mechanism[:24]} is not supported, only DIGEST-MD5 is. If the "
-            "servers authenticate by Kerberos (GSSAPI), let them accept digest or client certificates as well"
+            f"zookeeper.sasl_mechanism: {mechanism[:24]} is not supported, only DIGEST-MD5 and GSSAPI (Kerberos) are. "
+            "Let the servers accept one of these, a digest without SASL, or client certificates as well"
         )
-    elif zookeeper.sasl_mechanism and not zookeeper.digest_file:
+    if mechanism == "GSSAPI" and zookeeper.digest_file:
+        yield 'zookeeper.digest_file has no effect with sasl_mechanism = "GSSAPI": remove one of them'
+    if mechanism == "GSSAPI" and not has_package("kerberos"):
+        yield NEEDS_KERBEROS
+    if mechanism == "DIGEST-MD5" and not zookeeper.digest_file:
         yield "zookeeper.sasl_mechanism needs zookeeper.digest_file (a file that holds user:password)"
+    for key in _OF_KERBEROS:
+        if bool(getattr(zookeeper, key)) != (mechanism == "GSSAPI"):
+            yield f'zookeeper.{key} and sasl_mechanism = "GSSAPI" belong together: give both or neither'
 
 
 def _credential_faults(pulsar: PulsarSettings) -> Iterator[str]:

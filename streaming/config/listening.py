@@ -1,9 +1,9 @@
 """Listens on the port for metrics before anything else starts, so that no other process can take the port."""
 
-import importlib.util
 import os
 import socket
 
+from streaming.config.packages import has_package
 from streaming.config.sections import MetricsSettings
 from streaming.errors import ConfigError
 
@@ -14,7 +14,7 @@ def listen(metrics: MetricsSettings) -> socket.socket | None:
     Raises ConfigError if the port is in use, if the address is not this machine's, or if metrics.otlp_endpoint is set
     and OpenTelemetry is not installed.
     """
-    if metrics.otlp_endpoint and not _has_package("opentelemetry.exporter.otlp.proto.http"):
+    if metrics.otlp_endpoint and not has_package("opentelemetry.exporter.otlp.proto.http"):
         raise ConfigError(
             "metrics.otlp_endpoint needs OpenTelemetry's exporter: install ledger-reaper[otlp], or remove the key"
         )
@@ -35,10 +35,3 @@ def listen_on(address: str, port: int, advice: str) -> socket.socket:
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise ConfigError(f"metrics can't be served on {address}, port {port}: {why}. {advice}") from error
-
-
-def _has_package(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # of a package above it
-        return False

@@ -265,6 +265,16 @@ class ZooKeeperSettings(_Part):
     timeout_seconds: PositiveInt
     digest_file: FilePath
     sasl_mechanism: str
+    kerberos_principal: Annotated[
+        str,
+        Field(
+            pattern=r"^([^@\s]+@[^@/\s]+)?$",
+            description="a principal with its realm",
+            examples=["ledger-reaper@EXAMPLE.COM"],
+        ),
+    ]
+    kerberos_keytab_file: FilePath
+    kerberos_service: Annotated[str, Field(pattern=r"^[^@/\s]+$", description="a name without host and realm")]
     use_tls: bool
     tls_ca_file: FilePath
     tls_cert_file: FilePath

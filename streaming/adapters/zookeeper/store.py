@@ -175,7 +175,7 @@ def _wire(entries: Iterable[AclEntry]) -> list[ACL]:
 
 def _refused(what: str, path: str, error: AnsweredError) -> RefusedError:
     reasons = {
-        NoAuthError.code: "no permission; check zookeeper.digest_file and the ACL of the znode and of its parent",
+        NoAuthError.code: "no permission; check our credentials and the ACL of the znode and of its parent",
         NoNodeError.code: "its parent does not exist",
         InvalidACLError.code: "it accepts none of our credentials as an identity; check zookeeper.digest_file, "
         "sasl_mechanism and tls_cert_file (a certificate counts only if the server requests it)",

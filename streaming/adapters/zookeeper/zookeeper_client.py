@@ -10,6 +10,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.hosts import collect_hosts
 
+from streaming.adapters.zookeeper.kerberos_login import KerberosLogin, sasl_options
 from streaming.errors import ConfigError
 
 # kazoo logs requests, including auth data, at DEBUG, so it gets a logger that never writes them.
@@ -30,7 +31,10 @@ class ZooKeeperClientSettings:
     connect_timeout_seconds: float = 10.0  # how long a call waits for a connection before it fails
     # One line `user:password`, used by scheme `digest`, or by SASL if sasl_mechanism is DIGEST-MD5.
     digest_file: str = ""
-    sasl_mechanism: str = ""  # or DIGEST-MD5
+    sasl_mechanism: str = ""  # or DIGEST-MD5, GSSAPI
+    kerberos_principal: str = ""  # of this client, for GSSAPI; with its realm
+    kerberos_keytab_file: str = ""
+    kerberos_service: str = "zookeeper"  # the servers' principals are <service>/<host>
     use_tls: bool = False
     tls_ca_file: str = ""
     tls_cert_file: str = ""
@@ -96,9 +100,28 @@ def _credentials(settings: ZooKeeperClientSettings) -> str:
     return text
 
 
-def _sasl_options(settings: ZooKeeperClientSettings) -> dict[str, str] | None:
+def refusal(client: KazooClient) -> str:
+    """Return why a server or KDC refused this client's credentials, as the end of a message for the operator."""
+    login = _login(client)
+    return login.advice if login else ": it refused our credentials. Check zookeeper.digest_file and sasl_mechanism"
+
+
+def pending_login(client: KazooClient) -> str:
+    """Return why a client that is connected may not be authenticated yet, as the end of a message; "" if it is."""
+    login = _login(client)
+    return login.advice if login and login.fault else ""
+
+
+def _login(client: KazooClient) -> KerberosLogin | None:
+    return (client._connection.sasl_options or {}).get("login")
+
+
+def _sasl_options(settings: ZooKeeperClientSettings) -> dict[str, Any] | None:
     if not settings.sasl_mechanism:
         return None
+    if settings.sasl_mechanism == "GSSAPI":
+        keytab = _file(settings.kerberos_keytab_file, "zookeeper.kerberos_keytab_file")
+        return sasl_options(settings.kerberos_principal, keytab, settings.kerberos_service)
     user, _colon, password = _credentials(settings).partition(":")
     return {"mechanism": "DIGEST-MD5", "service": "zookeeper", "username": user, "password": password}
 

@@ -18,7 +18,14 @@ from kazoo.exceptions import UnimplementedError as KazooUnimplementedError
 from kazoo.protocol.serialization import Exists, Sync
 from kazoo.protocol.states import KazooState
 
-from streaming.adapters.zookeeper.zookeeper_client import ZooKeeperClientSettings, client_for, connection_fault
+from streaming.adapters.zookeeper.kerberos_login import forget_tickets
+from streaming.adapters.zookeeper.zookeeper_client import (
+    ZooKeeperClientSettings,
+    client_for,
+    connection_fault,
+    pending_login,
+    refusal,
+)
 from streaming.errors import UnavailableError
 
 _DEAD_CODES = {-4, -7, -112, -115, -118}  # connection loss, timeout, session expired, auth failed, session moved
@@ -26,7 +33,6 @@ _CLOSE_SECONDS = 5.0
 _CONNECT_TRIES = 2
 _SYNC_TRIES = 5
 _AUTH_FAILED = "AUTH_FAILED"  # a state of kazoo's client
-_BAD_CREDENTIALS = ": it refused our credentials. Check zookeeper.digest_file and zookeeper.sasl_mechanism"
 
 
 class ConnectionLostError(UnavailableError):
@@ -119,7 +125,7 @@ class ZooKeeperSession:
         except KazooUnimplementedError as error:
             raise NotImplementedByServerError from error
         except AuthFailedError as error:
-            raise self._unusable() from error
+            raise self._unusable(pending.client) from error
         except ZookeeperError as error:
             code = getattr(error, "code", None)
             if code is None or code in _DEAD_CODES:
@@ -133,17 +139,18 @@ class ZooKeeperSession:
             # the request may still be in kazoo's queue, and must not be sent later
             self._abandon(pending.client)
             seconds = self._settings.operation_timeout_seconds
-            raise ConnectionLostError(self._text(f"did not answer within {seconds:g} s")) from None
+            why = pending_login(pending.client)
+            raise ConnectionLostError(self._text(f"did not answer within {seconds:g} s") + why) from None
 
     def _lost(self, pending: Pending, error: Exception) -> ConnectionLostError:
         # once the connection whose credentials were refused has ended, kazoo fails a request with
         # ConnectionClosedError, not AuthFailedError
         if pending.client is self._refused:
-            return self._unusable()
+            return self._unusable(pending.client)
         return ConnectionLostError(self._text(f"lost the connection ({type(error).__name__})"))
 
-    def _unusable(self) -> ConnectionLostError:
-        return ConnectionLostError(self._text("can't be used") + _BAD_CREDENTIALS)
+    def _unusable(self, client: KazooClient) -> ConnectionLostError:
+        return ConnectionLostError(self._text("can't be used") + refusal(client))
 
     def call(self, request: Request) -> Any:
         """Send a request and return its answer. Raises UnavailableError, NotImplementedByServerError, AnsweredError."""
@@ -213,6 +220,7 @@ class ZooKeeperSession:
         def on_state(state: str) -> None:
             if client.client_state == _AUTH_FAILED:
                 self._refused = client
+                forget_tickets()
             if self._client is not client:
                 return
             if state != KazooState.CONNECTED:
@@ -242,7 +250,7 @@ class ZooKeeperSession:
 
 def _advice(client: KazooClient) -> str:
     if client.client_state == _AUTH_FAILED:
-        return _BAD_CREDENTIALS
+        return refusal(client)
     return ". Check that it runs, that zookeeper.hosts is right and that TLS is on at both ends or at none"
 
 

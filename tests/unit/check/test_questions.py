@@ -10,6 +10,7 @@ from streaming.check.questions import (
     Notice,
     delete_right,
     directory,
+    identities,
     judged_clock,
     lanes,
     own_root_and_clock,
@@ -59,6 +60,14 @@ def _store(*acl: AclEntry) -> MemoryStore:
 def test_the_right_to_delete_is_seen_on_the_ledgers_parent(entry: AclEntry) -> None:
     known = {("world", "anyone"), ("digest", "reaper:hash")}
     assert f"{ROOT}/00/0000" in delete_right(_store(entry), ROOT, known)
+
+
+def test_a_kerberos_principal_is_an_identity_of_scheme_sasl() -> None:
+    settings = load(None)
+    keys = {"sasl_mechanism": "GSSAPI", "kerberos_principal": "reaper@EXAMPLE.COM"}
+    settings = settings.model_copy(update={"zookeeper": settings.zookeeper.model_copy(update=keys)})
+    granted = _store(AclEntry(DELETE, "sasl", "reaper@EXAMPLE.COM"))
+    assert f"{ROOT}/00/0000" in delete_right(granted, ROOT, identities(settings))
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,26 @@ def test_the_key_of_the_connector_is_accepted_and_ignored(
         pytest.param('[zookeeper]\nhosts = "oxia://oxia1:6648"', "is an address of Oxia", id="Oxia"),
         pytest.param('[zookeeper]\nhosts = "etcd:http://etcd1:2379"', "is an address of etcd", id="etcd"),
         pytest.param('[zookeeper]\nown_root = "/ledgers/x"', "is below a root", id="our znodes among ledgers"),
+        pytest.param('[zookeeper]\nsasl_mechanism = "PLAIN"', "only DIGEST-MD5 and GSSAPI", id="another mechanism"),
         pytest.param(
-            '[zookeeper]\nsasl_mechanism = "GSSAPI"', "let them accept digest or client certificates", id="Kerberos"
+            '[zookeeper]\nsasl_mechanism = "GSSAPI"\nkerberos_keytab_file = "k"',
+            'zookeeper.kerberos_principal and sasl_mechanism = "GSSAPI" belong together',
+            id="Kerberos without a principal",
+        ),
+        pytest.param(
+            '[zookeeper]\nsasl_mechanism = "GSSAPI"\nkerberos_principal = "a@B"',
+            'zookeeper.kerberos_keytab_file and sasl_mechanism = "GSSAPI" belong together',
+            id="Kerberos without a keytab",
+        ),
+        pytest.param(
+            '[zookeeper]\nsasl_mechanism = "GSSAPI"\ndigest_file = "d"',
+            "zookeeper.digest_file has no effect",
+            id="Kerberos and a digest",
+        ),
+        pytest.param(
+            '[zookeeper]\nkerberos_principal = "a@B"',
+            'kerberos_principal and sasl_mechanism = "GSSAPI" belong together',
+            id="a principal without Kerberos",
         ),
         pytest.param('[zookeeper]\nsasl_mechanism = "DIGEST-MD5"', "needs zookeeper.digest_file", id="sasl, no secret"),
         pytest.param(
@@ -179,6 +197,32 @@ def test_unsafe_combinations_are_refused(tmp_path: Path, text: str, says: str) -
     with pytest.raises(ConfigError) as refused:
         load(write(tmp_path, text))
     assert says in str(refused.value)
+
+
+KERBEROS = """
+[zookeeper]
+sasl_mechanism = "GSSAPI"
+kerberos_principal = "ledger-reaper/host.example.com@EXAMPLE.COM"
+kerberos_keytab_file = "keytab"
+"""
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_kerberos_needs_a_package_that_not_every_installation_has(
+    is_installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming.config.combinations.has_package", lambda name: is_installed and name == "kerberos")
+    if is_installed:
+        assert load(write(tmp_path, KERBEROS)).zookeeper.kerberos_service == "zookeeper"
+    else:
+        with pytest.raises(ConfigError, match=r"ledger-reaper\[kerberos\].*Debian: gcc and libkrb5-dev"):
+            load(write(tmp_path, KERBEROS))
+
+
+@pytest.mark.parametrize("principal", ["reaper", "reaper@", "@EXAMPLE.COM", "re aper@EXAMPLE.COM", "a@B@C"])
+def test_a_principal_has_a_realm(principal: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a principal with its realm"):
+        load(write(tmp_path, f'[zookeeper]\nkerberos_principal = "{principal}"'))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ PATHS = {
         "tls_key_file",
         "tls_trust_certs_file",
     ),
-    "zookeeper": ("digest_file", "tls_ca_file", "tls_cert_file", "tls_key_file"),
+    "zookeeper": ("digest_file", "kerberos_keytab_file", "tls_ca_file", "tls_cert_file", "tls_key_file"),
     "tiered_storage": ("credentials_file",),
     "state": ("dir",),
     "checkpoints": ("dir",),
@@ -26,6 +26,11 @@ PATHS = {
     "notify": ("webhook_file", "ca_file"),
 }
 KEYS = [(section, key) for section, keys in PATHS.items() for key in keys]
+
+
+@pytest.fixture(autouse=True)
+def _with_kerberos(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.config.combinations.has_package", lambda name: True)
 
 
 @pytest.fixture
@@ -49,16 +54,17 @@ def value(settings: Settings, section: str, key: str) -> str:
 
 
 _TLS = 'service_url = "pulsar+ssl://h"\nadmin_url = "https://h"'
-# what a file with this key of [pulsar] needs besides
+# what a file with this key needs besides
 _BESIDE = {
-    "oauth2_key_file": 'oauth2_issuer_url = "https://issuer"',
-    "tls_cert_file": f'tls_key_file = "k"\n{_TLS}',
-    "tls_key_file": f'tls_cert_file = "c"\n{_TLS}',
+    ("pulsar", "oauth2_key_file"): 'oauth2_issuer_url = "https://issuer"',
+    ("pulsar", "tls_cert_file"): f'tls_key_file = "k"\n{_TLS}',
+    ("pulsar", "tls_key_file"): f'tls_cert_file = "c"\n{_TLS}',
+    ("zookeeper", "kerberos_keytab_file"): 'sasl_mechanism = "GSSAPI"\nkerberos_principal = "a@B"',
 }
 
 
 def _only(section: str, key: str, path: str) -> str:
-    beside = _BESIDE.get(key, "") if section == "pulsar" else ""
+    beside = _BESIDE.get((section, key), "")
     return f'[{section}]\n{key} = "{path}"\n{beside}'
 
 
