@@ -19,6 +19,8 @@ from queue import Queue
 
 from tests.brokers_mutations import BROKERS
 from tests.brokers_mutations import TESTS as BROKERS_TESTS
+from tests.client_mutations import CLIENT
+from tests.client_mutations import TESTS as CLIENT_TESTS
 from tests.hosts_mutations import HOSTS
 from tests.hosts_mutations import TESTS as HOSTS_TESTS
 from tests.lane_reader_mutations import LANE_READER
@@ -40,7 +42,7 @@ from tests.source_mutations import TESTS as SOURCE_TESTS
 ROOT = Path(__file__).parent.parent
 NOTICED = ROOT / "tests/data/mutations.json"  # the test that noticed each line last
 WORKERS = os.cpu_count() or 1
-COPIED = ("udfs", "streaming", "tests", "bench", "conf", "deploy", "docs", "pyproject.toml")
+COPIED = ("udfs", "streaming", "tests", "bench", "clients", "conf", "deploy", "docs", "pyproject.toml")
 # Folders, so that moved and new tests count.
 UNIT_TESTS = tuple(
     f"tests/unit/{name}"
@@ -1219,6 +1221,7 @@ MUTATIONS = (
     ),
     *(Mutation(*each[:4]) for each in ROCKETMQ),
     *(Mutation(*each) for each in HOSTS),
+    *(Mutation(*each) for each in CLIENT),
     *(Mutation(*each) for each in LANES),
     *(Mutation(*each) for each in QUERIES),
     *(Mutation(*each) for each in SOURCE),
@@ -1389,6 +1392,7 @@ MUTATIONS = (
 # lines that the model test does not cover: the tests that have to notice
 NARROWED = {row[0]: (*ROCKETMQ_TESTS[row[1]], "-k", row[4]) for row in ROCKETMQ}
 NARROWED |= {row[0]: HOSTS_TESTS[row[1]] for row in HOSTS}
+NARROWED |= {row[0]: CLIENT_TESTS[row[1]] for row in CLIENT}
 NARROWED |= {row[0]: LANES_TESTS[row[1]] for row in LANES}
 NARROWED |= {row[0]: QUERIES_TESTS[row[1]] for row in QUERIES}
 NARROWED |= {row[0]: SOURCE_TESTS[row[1]] for row in SOURCE}

@@ -11,15 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger_reaper_client import mark_format, names, requests, settings
+from ledger_reaper_client import LedgerDeletionService, mark_format, names, requests, settings
 from ledger_reaper_client.errors import InvalidRequestError
-from ledger_reaper_client.receipts import Outcome
+from ledger_reaper_client.receipts import Outcome, Receipt, parse_receipt, receipt_topic
 from streaming.config.load import load
 from streaming.topics.requests import owner_key
 from tests.builders import CURSOR, TOPIC, UUID
+from udfs import columns as c
 from udfs import paths, records
 from udfs.phase_one import marks
+from udfs.phase_one.pip_186_metrics import SENT
 from udfs.phase_one.pip_186_requests import request_for
+from udfs.requests.lane_receipts import lane_receipt
+from udfs.requests.lane_receipts import receipt_topic as service_receipt_topic
 from udfs.requests.lanes import Lanes
 from udfs.requests.request_format import MAX_REQUEST_BYTES, decode, encode
 
@@ -179,6 +183,33 @@ def test_the_bytes_of_a_request_stay_as_they_are() -> None:
         b'{"name":"aws-s3","properties":[{"key":"bucket","value":"b"},{"key":"serviceEndpoint","value":"http://s3"},'
         b'{"key":"x","value":"\\u00fc"}]}}}'
     )
+
+
+def test_the_metrics_of_a_sender_are_pip_186s() -> None:
+    service = LedgerDeletionService(settings.Settings("pulsar://b:6650", "http://b:8080", lanes="tenant"))
+    assert service.metrics() == {f"ledger_deletion_{name}_total": 0 for name in SENT}
+
+
+def test_the_receipts_that_the_service_publishes_are_read() -> None:
+    row = {
+        c.ORIGIN_MESSAGE_ID: "1:2:0",
+        c.TOPIC_NAME: TOPIC,
+        c.LEDGER_ID: 7,
+        c.COMPONENT: "MANAGED_LEDGER",
+        c.LEDGER_TYPE: "LEDGER",
+        c.OUTCOME: "DELETED",
+        c.REASON: "UNREFERENCED",
+        c.ATTEMPT: 2,
+        c.AT_MS: 9,
+    }
+    key, payload = lane_receipt(row)
+    assert parse_receipt(payload) == Receipt(
+        key, TOPIC, 7, "MANAGED_LEDGER", "LEDGER", Outcome.DELETED, "UNREFERENCED", tries=2, at_ms=9
+    )
+    of_no_request = {**row, **dict.fromkeys((c.TOPIC_NAME, c.LEDGER_ID, c.COMPONENT, c.LEDGER_TYPE))}
+    assert parse_receipt(lane_receipt({**of_no_request, c.OUTCOME: "DEAD_LETTER"})[1]) is not None
+    lane = names.tenant_lane("persistent://acme/app/orders")
+    assert receipt_topic(lane) == service_receipt_topic(lane)
 
 
 def test_components_types_and_outcomes_are_the_services() -> None:
