@@ -12,6 +12,7 @@ REPAIRS, GUARDS = "streaming/snapshots/repair/wiring.py", "streaming/snapshots/g
 UNDO, LEFTOVERS = "streaming/undo/restore_ledgers.py", "streaming/space/leftover_znodes.py"
 UNREAD = "streaming/space/reading/unread.py"
 ADMIN, SECTIONS = "streaming/adapters/pulsar/admin_api/admin.py", "streaming/config/sections.py"
+KERBEROS = "streaming/adapters/zookeeper/kerberos_login.py"
 CONTRACT = "tests/contract/test_live_store.py"
 # the tests that must notice, by the changed file
 TESTS = {
@@ -20,6 +21,7 @@ TESTS = {
     MULTI_READ: (CONTRACT,),
     ADMIN: ("tests/contract/test_pulsar_http.py",),
     SECTIONS: ("tests/unit/config/test_load.py",),
+    KERBEROS: ("tests/unit/adapters/zookeeper/test_kerberos_login.py",),
     LEDGERS: ("tests/unit/sweep/test_transactions.py",),
     OBJECTS: ("tests/unit/sweep/tiered_storage/test_offloads.py",),
     TOMBSTONES: ("tests/unit/sweep/snapshots/test_snapshot_sweep.py",),
@@ -36,6 +38,12 @@ TESTS = {
     UNREAD: ("tests/unit/space/reading/test_measure.py",),
 }
 LIVE_STORE = (
+    (
+        "a login by Kerberos is that of the configured principal",
+        KERBEROS,
+        "if self.user is not None and self.user != self._login.principal:",
+        "if False:",
+    ),
     (
         "a migration's znode that can't be read is a migration",
         LIVE,

@@ -3,8 +3,11 @@
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from kazoo.exceptions import AuthFailedError
+from puresasl.mechanisms import GSSAPIMechanism
 
 from streaming.adapters.zookeeper import kerberos_login
 from streaming.adapters.zookeeper.kerberos_login import KerberosLogin, sasl_options
@@ -54,3 +57,26 @@ def test_a_failure_names_the_principal_the_cause_and_the_remedy(keytab: Path) ->
 def test_a_ticket_that_a_server_refuses_is_not_called_missing(keytab: Path) -> None:
     advice = KerberosLogin(PRINCIPAL, keytab).advice
     assert f"refused the Kerberos ticket of {PRINCIPAL}" in advice
+
+
+@pytest.mark.parametrize("user", [PRINCIPAL, "other@EXAMPLE.COM"])
+def test_a_login_as_another_principal_of_the_keytab_is_refused(
+    user: str, keytab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def authenticated(self: Any, challenge: bytes | None = None) -> bytes:
+        self.user = user
+        return b"the answer that lets us in"
+
+    for name, replacement in (("__init__", lambda *_: None), ("process", authenticated), ("dispose", lambda *_: None)):
+        monkeypatch.setattr(GSSAPIMechanism, name, replacement)
+    for name in ("KRB5_CLIENT_KTNAME", "KRB5CCNAME"):  # restored at the end
+        monkeypatch.setenv(name, "")
+    login = KerberosLogin(PRINCIPAL, keytab)
+    mechanism = kerberos_login._KeytabMechanism(None, login)
+
+    if user == PRINCIPAL:
+        assert mechanism.process() == b"the answer that lets us in"
+        assert login.fault == ""
+    else:
+        with pytest.raises(AuthFailedError, match=f"that of {user}, not that of zookeeper.kerberos_principal"):
+            mechanism.process()
