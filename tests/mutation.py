@@ -339,6 +339,12 @@ MUTATIONS = (
         "if False:\n            raise error",
     ),
     Mutation(
+        "a publication is finished only if all its requests were sent",
+        "streaming/audit/publication/orphan_requests.py",
+        "if not unsent:\n",
+        "if True:\n",
+    ),
+    Mutation(
         "requests to a lane that was deleted do not count as sent",
         "streaming/topics/routing.py",
         "            self._check(topic)\n",

@@ -39,6 +39,7 @@ from streaming.coordination.identity import instance_id_of
 from streaming.coordination.live_store import require_live_store, require_no_migration
 from streaming.errors import SafetyError, StoppedBySignalError
 from streaming.terminal import Terminal, cell, count_of, say_json, say_json_line, size_text
+from streaming.topics.requests import unsent_texts
 from udfs import columns as c
 from udfs.formats.bookie_info import http_addresses
 from udfs.verdicts.finding_classes import FindingClass
@@ -286,7 +287,7 @@ class AuditCommand:
         """
         # the findings may be of an earlier audit
         require_no_migration(process_store(self.settings))
-        options, topic = self.request.options, self.settings.topics.requests[0]
+        options, topic = self.request.options, self.settings.topics.destination
         if result.certificate.errors:
             return ["the audit published nothing"]
         publication = OrphanRequests(
@@ -303,13 +304,16 @@ class AuditCommand:
             if self.request.repeats and result.certificate.is_complete:
                 asked.forget(self.output, requestable(self._findings(), self.settings))
         log.info("%s", published.log_line(topic))
+        left_out = unsent_texts(published.unsent)
+        if left_out:
+            left_out.append("audit --last --publish sends what is missing")
         if result.certificate.faults_within(options.filters):
-            return [
+            left_out.append(
                 "the audit did not publish everything: it left out findings that depend on unreadable paths (class "
                 "UNKNOWN). Make these paths readable, or select a tenant or namespace without them (--tenant, "
                 "--namespace)"
-            ]
-        return []
+            )
+        return left_out
 
 
 def _digest(findings: Findings) -> str:

@@ -152,7 +152,7 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
         filters=filters,
     )
     every_seconds = audit_options.every_seconds_of(watch, last=last)
-    topic = settings.topics.requests[0]
+    topic = settings.topics.destination
     if publish:
         require_terminal(yes=yes)
     if publish and every_seconds:

@@ -77,7 +77,7 @@ def audit(  # noqa: PLR0913  typer reads each option from a parameter
         require_terminal(yes=yes)
 
     def confirm_count(orphans: str) -> None:
-        confirm(f"Request the removal of {orphans}, in {settings.topics.requests[0]}?", yes=yes)
+        confirm(f"Request the removal of {orphans}, in {settings.topics.destination}?", yes=yes)
 
     load_datasets(with_numpy=True)
     from streaming.audit.audit_options import AuditOptions, FindingFilters

@@ -347,6 +347,18 @@ class TopicSettings(_Part):
         """
         return None if tenant_of(owner) in self.trusted_tenants else self.lanes.of(owner)
 
+    def route(self, owner: str) -> str:
+        """Return the topic for requests that name this owner: its lane, or the first of `requests`. Never raises."""
+        try:
+            return self.lane_of(owner) or self.requests[0]
+        except ValueError:  # no topic has this name: the service refuses the request
+            return self.requests[0]
+
+    @property
+    def destination(self) -> str:
+        """Where requests are sent, for operators."""
+        return self.requests[0] if self.lanes is Lanes.ONE else f"the lane of each {self.lanes.value}"
+
     def is_lane(self, topic: str) -> bool:
         """Whether a topic (full name, existing or not) is a lane."""
         return self.lanes.has(topic) and tenant_of(topic) not in self.trusted_tenants and topic not in self.owned

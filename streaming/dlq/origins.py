@@ -59,7 +59,8 @@ class Origins:
 
     def _is_there(self, topic: str) -> bool:
         if topic not in self._exists:
-            self._exists[topic] = bool(self.admin.partitions(topic))
+            # a lane that was deleted is created again for the letters, like for its first request
+            self._exists[topic] = bool(self.admin.partitions(topic)) or self.settings.topics.is_lane(topic)
         return self._exists[topic]
 
 

@@ -11,7 +11,7 @@ import contextlib
 import getpass
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -26,10 +26,11 @@ from streaming.coordination import identity
 from streaming.coordination.lock import InstanceLock
 from streaming.dlq.letters import DeadLetter, DeadLetterFilters, selected
 from streaming.dlq.origins import Origins
-from streaming.errors import ConfigError, SafetyError
+from streaming.errors import ConfigError, SafetyError, UnavailableError
 from streaming.ports import MetadataStore, Pulsar, TopicAdmin
 from streaming.schemas import DLQ
 from streaming.state.settlements import WAITING, PlanWriter, ReplayPlan, SettlementFolder
+from streaming.topics.routing import NoLaneError, request_topics
 from udfs import columns as c
 from udfs.owners.references import key_of
 from udfs.paths import tenant_of
@@ -78,8 +79,9 @@ def replay(
     with _alone(settings, clients.store, clients.pulsar.admin) as stop:
         work.finish_interrupted(stop)
         if chosen is not None:
-            for plan in work.plans(chosen):
-                work.publish(plan, stop, is_fresh=True)
+            work.publish_all(work.plans(chosen), stop)
+        if work.failure is not None:
+            raise work.failure
         return work.report
 
 
@@ -111,9 +113,11 @@ class _Work:
         self._settings = settings
         self._pulsar = pulsar
         self._origins = Origins(settings, pulsar.admin, target)
+        self._topics = request_topics(settings, pulsar.admin)
         self._clock = clock
         self._folder = SettlementFolder(settings.state_dir)
         self.report = ReplayReport()
+        self.failure: UnavailableError | NoLaneError | None = None  # of a lane, which must not stop the other plans
 
     def would_replay(self, chosen: DeadLetterFilters | None) -> ReplayReport:
         """Count the messages that replay() would publish, including the missing ones of an interrupted replay."""
@@ -150,13 +154,16 @@ class _Work:
                 _add(self.report.skipped, state, 1)
 
     def plans(self, chosen: DeadLetterFilters) -> list[ReplayPlan]:
-        """Write a durable plan for each target topic."""
+        """Write a durable plan for each target topic; a lane that was deleted is created again."""
         now_ms = self._clock.now_ms()
         with contextlib.ExitStack() as stack:
             writers: dict[str, PlanWriter] = {}
             for batch in self.batches(chosen):
                 rows: dict[str, list[dict[str, Any]]] = {}
                 for target, letter in self._targets(batch):
+                    if self._settings.topics.is_lane(target) and (error := self._topics.open_lane(target)):
+                        _add(self.report.stays, f"{target} can't be used: {error.why}", 1)
+                        continue
                     if target not in writers:
                         writer = self._folder.plan(now_ms, target, self._pulsar.admin.last_positions(target))
                         writers[target] = stack.enter_context(writer)
@@ -169,7 +176,23 @@ class _Work:
     def finish_interrupted(self, stop: threading.Event) -> None:
         for plan in self._interrupted():
             log.info("finishing %s, which was interrupted", plan.run)
-            self.report.resumed += self.publish(plan, stop, is_fresh=False)
+            with self._of_its_tenant_alone(plan):
+                self.report.resumed += self.publish(plan, stop, is_fresh=False)
+
+    def publish_all(self, fresh: Sequence[ReplayPlan], stop: threading.Event) -> None:
+        for plan in fresh:
+            with self._of_its_tenant_alone(plan):
+                self.publish(plan, stop, is_fresh=True)
+
+    @contextlib.contextmanager
+    def _of_its_tenant_alone(self, plan: ReplayPlan) -> Iterator[None]:
+        """Keep the failure of a lane until all other plans were published; the next run resumes the lane's plan."""
+        try:
+            yield
+        except (UnavailableError, NoLaneError) as error:
+            if not self._settings.topics.is_lane(plan.target):
+                raise
+            self.failure = self.failure or error
 
     def _interrupted(self) -> Iterator[ReplayPlan]:
         for plan in self._folder.unfinished():
@@ -179,6 +202,8 @@ class _Work:
 
     def publish(self, plan: ReplayPlan, stop: threading.Event, *, is_fresh: bool) -> int:
         """Publish the unpublished messages of a plan, and return how many there were. Raises UnavailableError."""
+        if self._settings.topics.is_lane(plan.target) and (error := self._topics.open_lane(plan.target)):
+            raise error  # otherwise a broker would create an unpartitioned topic for the producer
         name = f"ledger-reaper-{self._settings.service.name}-replay"
         with NamedProducer(self._settings.pulsar, plan.target, name) as producer:
             stored: dict[int, str] = {}
@@ -196,6 +221,7 @@ class _Work:
                     properties = dict(row[c.MESSAGE_PROPERTIES])
                     producer.send(number, row[c.MESSAGE_KEY] or "", row[c.PAYLOAD] or b"", properties)
             sent = producer.finish()
+        self._topics.check_sent(plan.target)
         self._folder.finish(plan, stored | sent)
         if is_fresh:
             self.report.settled += len(sent)

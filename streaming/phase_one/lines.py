@@ -34,7 +34,8 @@ def publish_and_wait(
     pending: list[tuple[str, Future[str]]] = []
     with closing(RequestSenders(topics, services.open_sender)) as senders:
         for owner, message in messages_of(lines, report, settings.service.max_request_bytes, unchecked=unchecked):
-            lane = (settings.topics.lane_of(owner) if owner else None) or ""
+            topic = settings.topics.route(owner)
+            lane = topic if settings.topics.is_lane(topic) else ""
             try:
                 pending.append((lane, senders.send(owner, message.key, message.payload)))
             except LANE_ERRORS as error:

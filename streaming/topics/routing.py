@@ -92,16 +92,20 @@ class RequestTopics:
         Raises one of LANE_ERRORS if only this tenant's requests can't be sent, ConfigError, RefusedError or
         UnavailableError if the shared topic can't be used, or Pulsar does not answer at all.
         """
-        lane = self._topics.lane_of(owner)
-        if lane is None:
+        lane = self._topics.route(owner)
+        if not self._topics.is_lane(lane):
             return self.shared()
-        with self._lock:
-            error = self._error_of(lane)
+        error = self.open_lane(lane)
         if error is None:
             return lane
         if not self._topics.shared_without_lane:
             raise error
         return self.shared()
+
+    def open_lane(self, lane: str) -> LaneError | None:
+        """Create or check a lane, and return why it can't be used, if so. Raises UnavailableError like topic_for."""
+        with self._lock:
+            return self._error_of(lane)
 
     def shared(self) -> str:
         """Return the first of topics.requests, which is created or checked at the first call."""

@@ -53,13 +53,16 @@ def ensure_request_topic(admin: TopicAdmin, settings: Settings, topic: str) -> N
         (_ensure_lane if is_lane else ensure_topic)(admin, settings, topic)
     except RefusedError as refusal:
         partitions = admin.partitions(topic)
-        if partitions is None:
-            create = (
-                "send the first request to it" if is_lane else "create it, or the operator list it in topics.requests"
-            )
+        if partitions is None and is_lane:
             raise RefusedError(
-                f"{topic} does not exist, and this role may not create it; have its tenant's administrator {create} "
-                f"({refusal})"
+                f"{topic} can't be created ({refusal}). Let an administrator of the tenant send its first request; if "
+                "the tenant or namespace was deleted, topics.shared_without_lane = true lets requests use the shared "
+                "topic"
+            ) from refusal
+        if partitions is None:
+            raise RefusedError(
+                f"{topic} does not exist, and this role may not create it; have its tenant's administrator create it, "
+                f"or the operator list it in topics.requests ({refusal})"
             ) from refusal
         # with the service's subscription, no message is trimmed that the service has not read
         faults = _unsendable(admin, settings, topic, partitions)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from streaming.audit import audit_columns as a
-from streaming.audit.publication.publication_plan import PublicationPlan
+from streaming.audit.publication.asked import REQUEST_TOPIC
+from streaming.audit.publication.publication_plan import OpenPlan, PublicationPlan
 from streaming.audit.publication.send import AUDIT_ID, send
 from streaming.audit.tables import Tables
 from streaming.config.load import load
@@ -26,7 +27,8 @@ from udfs.formats.internal_stats import Position
 from udfs.records import PendingDelete
 from udfs.requests.request_format import decode
 
-PARTITION = f"{load(None).topics.requests[0]}-partition-0"
+TOPIC = load(None).topics.requests[0]
+PARTITION = f"{TOPIC}-partition-0"
 NAME = "audit-1-x"
 OWNER = "public/default/persistent/t"
 
@@ -50,8 +52,9 @@ def _send(broker: PublishBroker, tables: Tables, plan: PublicationPlan, *, is_fr
     settings = settings.model_copy(update={"pulsar": pulsar})
     of_topic = {a.MANAGED_LEDGER: OWNER, c.REFERENCE_KEY: f"data:{OWNER}"}
     rows = (finding(ledger_id, **of_topic) for ledger_id in range(1, plan.requests + 1))
-    orphans = tables.keep(findings_of(tables, *rows))
-    send(settings, orphans, plan, is_fresh=is_fresh, per_second=0)
+    orphans = findings_of(tables, *rows).select(f"SELECT *, '{TOPIC}' AS {REQUEST_TOPIC} FROM rows")
+    opened = OpenPlan(plan, {TOPIC: (PARTITION,)}, {})
+    send(settings, tables.keep(orphans), opened, is_fresh=is_fresh, per_second=0)
 
 
 def _requested(entries: Collection[bytes]) -> list[int]:

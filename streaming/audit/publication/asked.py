@@ -3,24 +3,50 @@
 An interrupted publication resumes from these rows. Repeated audits leave out the orphans in them.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
+import pyarrow as pa
+
+from streaming.audit import audit_columns as a
 from streaming.audit.output import Output
 from streaming.audit.tables import Rows, Tables
+from streaming.config.sections import TopicSettings
 from udfs import columns as c
 
+REQUEST_TOPIC = "request_topic"
+_TOPIC = pa.field(REQUEST_TOPIC, pa.string())
 _FOLDER = "asked"
 _PUBLICATION = "publication"
 
 
-def keep(output: Output, publication: str, orphans: Rows) -> None:
-    """Write the orphans of a publication; a second call replaces the rows. Raises UnavailableError."""
-    output.save(_folder(publication), orphans)
+def keep(output: Output, publication: str, orphans: Rows, topics: TopicSettings) -> None:
+    """Write the orphans of a publication, each with its request topic; a second call replaces the rows.
+
+    Raises UnavailableError.
+    """
+    with orphans.reader() as reader:
+        schema = reader.schema.append(_TOPIC)
+
+    def targeted() -> Iterator[pa.RecordBatch]:
+        for batch in orphans.batches():
+            owners = batch.column(a.MANAGED_LEDGER).to_pylist()
+            routes = [topics.route(owner) for owner in owners]
+            yield batch.append_column(_TOPIC, pa.array(routes, _TOPIC.type))
+
+    output.save(_folder(publication), orphans.tables.keep_batches(targeted(), schema))
+
+
+def has(output: Output, publication: str) -> bool:
+    """Whether the orphans of a publication are still kept. Raises UnavailableError."""
+    return output.has(_folder(publication))
 
 
 def rows(tables: Tables, output: Output, publication: str) -> Rows:
-    """Read the orphans that keep wrote."""
-    return output.load(tables, _folder(publication))
+    """Read the orphans that keep wrote; REQUEST_TOPIC is "" if an earlier version of this program wrote them."""
+    kept = output.load(tables, _folder(publication))
+    with kept.reader() as reader:
+        has_topic = REQUEST_TOPIC in reader.schema.names
+    return kept if has_topic else kept.select(f"SELECT *, '' AS {REQUEST_TOPIC} FROM rows")
 
 
 def without_asked(orphans: Rows, output: Output, publications: Collection[str]) -> Rows:

@@ -3,12 +3,21 @@
 If an operator publishes, it requests all of them; in repeated audits, only those that were not requested before.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from streaming.audit.audit_options import AuditOptions
 from streaming.audit.output import Output
 from streaming.audit.publication import asked
-from streaming.audit.publication.publication_plan import PublicationPlan, finish, plan_name, plans, prepare, unfinished
+from streaming.audit.publication.publication_plan import (
+    PublicationPlan,
+    finish,
+    open_topics,
+    plan_name,
+    plans,
+    prepare,
+    unfinished,
+)
 from streaming.audit.publication.send import send
 from streaming.audit.tables import Rows
 from streaming.clock import Clock
@@ -24,6 +33,7 @@ class OrphansRequested:
     requests: int  # sent now
     before: int = 0  # orphans that were left out because they were requested before
     is_repetition: bool = False  # the same publication was finished earlier, and nothing was sent
+    unsent: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # lane -> requests not sent, and why
 
     def log_line(self, topic: str) -> str:
         """Return one line for a log."""
@@ -46,17 +56,27 @@ class OrphanRequests:
         """Send a request for each orphan, except those an interrupted run has sent. Raises UnavailableError."""
         if not self.is_repeated:
             return self._publish(audit_id, orphans)
-        resumed = sum(self._resume(plan, orphans) for plan in unfinished(self.output, self.options.filters))
-        sent = [plan.name for plan in plans(self.output) if plan.is_done]
-        new = asked.without_asked(orphans, self.output, sent)
-        before = orphans.count() - new.count() - resumed
+        resumed = [self._resume(plan, orphans) for plan in unfinished(self.output, self.options.filters)]
+        # what was left out of a plan that was resumed is sent by a later try of that plan
+        known = [plan.name for plan in plans(self.output) if plan.is_done]
+        known += [plan.name for plan in unfinished(self.output, self.options.filters)]
+        new = asked.without_asked(orphans, self.output, known)
+        sent = sum(each.requests for each in resumed)
+        before = orphans.count() - new.count() - sent
         # otherwise every repetition would write an empty plan
         published = OrphansRequested(0) if not new.count() else self._publish(audit_id, new)
-        return OrphansRequested(published.requests + resumed, max(0, before))
+        unsent: dict[str, tuple[int, str]] = {}
+        for each in (*resumed, published):
+            for lane, (requests, why) in each.unsent.items():
+                unsent[lane] = (unsent.get(lane, (0, ""))[0] + requests, why)
+        missing = sum(requests for each in resumed for requests, _why in each.unsent.values())
+        return OrphansRequested(published.requests + sent, max(0, before - missing), unsent=unsent)
 
-    def _resume(self, plan: PublicationPlan, orphans: Rows) -> int:
-        self._send(plan, asked.rows(orphans.tables, self.output, plan.name), is_fresh=False)
-        return plan.requests
+    def _resume(self, plan: PublicationPlan, orphans: Rows) -> OrphansRequested:
+        if not asked.has(self.output, plan.name):  # none of its orphans is left (asked.forget)
+            finish(self.output, plan)
+            return OrphansRequested(0)
+        return self._send(plan, asked.rows(orphans.tables, self.output, plan.name), is_fresh=False)
 
     def _publish(self, audit_id: str, orphans: Rows) -> OrphansRequested:
         (totals,) = orphans.select(f"SELECT count(*) AS n, sum({c.BYTES}) AS total FROM rows").fetched()
@@ -70,10 +90,19 @@ class OrphanRequests:
             after={},
         )
         plan, is_fresh = prepare(self.settings, self.output, plan, orphans)
-        if not plan.is_done:
-            self._send(plan, asked.rows(orphans.tables, self.output, plan.name), is_fresh=is_fresh)
-        return OrphansRequested(plan.requests, is_repetition=plan.is_done)
+        if plan.is_done:
+            return OrphansRequested(plan.requests, is_repetition=True)
+        return self._send(plan, asked.rows(orphans.tables, self.output, plan.name), is_fresh=is_fresh)
 
-    def _send(self, plan: PublicationPlan, orphans: Rows, *, is_fresh: bool) -> None:
-        send(self.settings, orphans, plan, is_fresh=is_fresh, per_second=self.options.publish_per_second)
-        finish(self.output, plan)
+    def _send(self, plan: PublicationPlan, orphans: Rows, *, is_fresh: bool) -> OrphansRequested:
+        counted = orphans.select(f"SELECT {asked.REQUEST_TOPIC}, count(*) AS n FROM rows GROUP BY ALL ORDER BY ALL")
+        requests = {row[asked.REQUEST_TOPIC]: row["n"] for row in counted.fetched()}
+        opened = open_topics(self.settings, self.output, plan, requests)
+        per_second = self.options.publish_per_second
+        unsent = {
+            **opened.unsent,
+            **send(self.settings, orphans, opened, is_fresh=is_fresh, per_second=per_second),
+        }
+        if not unsent:
+            finish(self.output, opened.plan)
+        return OrphansRequested(plan.requests - sum(count for count, _why in unsent.values()), unsent=unsent)

@@ -25,6 +25,7 @@ from tests.builders import NOW_MS, data_request, put
 from tests.services import command_clients_of
 from udfs import columns as c
 from udfs.records import Reason
+from udfs.requests.lanes import Lanes
 from udfs.requests.replay_target import UNPROVEN
 from udfs.requests.request_format import encode
 
@@ -134,3 +135,28 @@ def test_nothing_is_settled_with_another_clusters_state_or_beside_another_run(
     with pytest.raises(SafetyError, match="belongs to another cluster"):
         work.write_off(settings, clients, DeadLetterFilters(), "junk")
     assert list(SettlementFolder(settings.state.dir).written_off()) == []
+
+
+def _with_lanes(settings: Settings) -> Settings:
+    return settings.model_copy(update={"topics": settings.topics.model_copy(update={"lanes": Lanes.TENANT})})
+
+
+def test_letters_go_to_a_lane_that_was_deleted_and_a_dry_run_does_not_create_it(
+    settings: Settings, clients: CommandClients, pulsar: MemoryPulsar
+) -> None:
+    lane, with_lanes = "persistent://public/ledger-deletion/__ledger_deletion", _with_lanes(settings)
+    assert work.replay(with_lanes, clients, DeadLetterFilters(), to=lane, dry_run=True).to[lane] == 2
+    assert pulsar.partitions(lane) is None
+    (plan,) = work._Work(with_lanes, clients.pulsar, lane, ManualClock(NOW_MS)).plans(DeadLetterFilters())
+    assert (plan.target, pulsar.partitions(lane)) == (lane, 1)
+
+
+def test_letters_whose_tenant_can_have_no_lane_stay(
+    settings: Settings, clients: CommandClients, pulsar: MemoryPulsar
+) -> None:
+    lane, with_lanes = "persistent://ghost/ledger-deletion/__ledger_deletion", _with_lanes(settings)
+    replaying = work._Work(with_lanes, clients.pulsar, lane, ManualClock(NOW_MS))
+    assert replaying.plans(DeadLetterFilters()) == []
+    ((why, letters),) = replaying.report.stays.items()
+    assert (letters, why.startswith(f"{lane} can't be used: ")) == (2, True)
+    assert pulsar.partitions(lane) is None

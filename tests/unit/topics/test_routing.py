@@ -81,6 +81,7 @@ def test_trusted_tenants_and_v1_names_use_the_shared_topic(tmp_path: Path) -> No
     scene = Scene(settings_with(tmp_path), "acme")
     assert scene.topic_for("pulsar", "system") == SHARED
     assert scene.topics.topic_for("persistent://acme/west/app/orders") == SHARED
+    assert scene.topics.topic_for("acme/app/persistent/no%2Ftopic") == SHARED, "it has no valid name"
     assert scene.pulsar.topics.keys() == {SHARED}
 
 

@@ -71,7 +71,7 @@ def test_a_ledger_that_the_broker_leaked_is_requested_although_its_segment_was(
     found: Rows, tables: Tables, output: Output
 ) -> None:
     requested = requestable(found, _settings(*ALLOWED))
-    asked.keep(output, "first", requested)
+    asked.keep(output, "first", requested, load(None).topics)
     leaked = findings_of(tables, finding(9, **{a.MANAGED_LEDGER: SEGMENT}), _of_segment(9))
 
     again = requestable(leaked, _settings(*ALLOWED))
