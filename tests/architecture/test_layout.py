@@ -36,6 +36,7 @@ COVERED = {
     "streaming.adapters.memory.source_broker": "tests/contract/test_source_broker.py",
     "streaming.adapters.pulsar.source.broker": "tests/contract/test_source_broker.py",
     "streaming.adapters.pulsar.source.counting": "tests/unit/adapters/pulsar/source/test_stream.py",
+    "streaming.adapters.pulsar.source.sharing": "tests/unit/adapters/pulsar/source/test_stream.py",
     "streaming.adapters.pulsar.source.schema": "tests/unit/adapters/pulsar/source/test_batch_read.py",
     "streaming.adapters.memory.store": "tests/unit/adapters/test_memory.py",
     "streaming.adapters.memory.tree": "tests/unit/adapters/test_memory.py",

@@ -49,6 +49,7 @@ def raw(cluster: Cluster) -> Iterator[RawProducer]:
 def _topic(admin: PulsarAdmin, partitions: int = 1) -> str:
     topic = f"persistent://public/default/spark4-{uuid.uuid4().hex[:10]}"
     admin.create_partitioned_topic(topic, partitions)
+    admin.ensure_subscription(topic, SUBSCRIPTION)  # the sandbox's ledgers are small, and deleted once they are closed
     return topic
 
 

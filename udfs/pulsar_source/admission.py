@@ -43,8 +43,12 @@ class Limits:
 class Admission:
     """The entries of one batch."""
 
-    left: Limits
+    limits: Limits
+    left: Limits = field(init=False)
     is_empty: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        self.left = self.limits
 
     def shares(self, waiting: Mapping[str, Sequence[str]]) -> dict[str, Limits]:
         """Return each partition's share of what is left. waiting: the partitions of each topic with unread entries."""

@@ -20,7 +20,7 @@ class _Partition:
 
 
 class MemorySourceBroker:
-    """One Pulsar. `unavailable` and `busy` name partitions that do not answer, or whose subscriptions are in use."""
+    """One Pulsar. `unavailable` names topics and partitions that do not answer, `busy` subscriptions in use."""
 
     def __init__(self) -> None:
         self.unavailable: set[str] = set()
@@ -89,6 +89,7 @@ class MemorySourceBroker:
 
     def partitions(self, topic: str) -> list[str]:
         """Return the full names of a topic's partitions, or the name of a topic without partitions; [] if none."""
+        self._require_available(topic)
         if topic not in self._topics:
             return []
         return [f"{topic}-partition-{number}" for number in range(self._topics[topic])] or [topic]

@@ -48,7 +48,9 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
-    # not in __init__: readers are sent to the tasks, which need none
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options}  # for tasks, which need no connections
+
     @cached_property
     def _stream(self) -> PulsarStream:
         require_safe_secret(self._options.pulsar)

@@ -3,7 +3,7 @@
 1. The offset at a batch's end names all of its entries (udfs/pulsar_source/offsets.py). So partitions() and the tasks
    need nothing else, and a replay of the batch reads the same.
 2. latest_offset() counts messages and bytes by reading the entries once here (counting.py); the tasks read them again.
-3. A partition that does not answer is left out of batches until it does. It delays one of them, by _PLANNING_SECONDS at
+3. A partition that does not answer is left out of batches until it does. It delays one of them, by PLANNING_SECONDS at
    most, as long as no more than _THREADS partitions do not answer.
 """
 
@@ -11,27 +11,25 @@ import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from streaming.adapters.pulsar.source import sharing
 from streaming.adapters.pulsar.source.broker import SourceBroker
-from streaming.adapters.pulsar.source.counting import Counting
 from streaming.adapters.pulsar.source.options import OnGap, SourceOptions, Start
+from streaming.adapters.pulsar.source.sharing import Planned, Sharing
 from streaming.errors import RefusedError, SafetyError, UnavailableError
-from udfs.entry_ranges import EntrySpan, bytes_of, count_of
-from udfs.formats.entry import Weight
-from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
+from udfs.entry_ranges import EntrySpan
+from udfs.formats.internal_stats import InternalStats, Position
 from udfs.paths import base_topic
 from udfs.pulsar_source import planning
-from udfs.pulsar_source.admission import Admission, Limits, Turns
+from udfs.pulsar_source.admission import Limits
 from udfs.pulsar_source.offsets import Gap, PartitionOffset, from_json, shown, to_json
 
 log = logging.getLogger("pulsar-frames")
 
 _THREADS = 32
-_PLANNING_SECONDS = 5.0
 _PARTITIONS_SECONDS = 30.0  # how often topics are asked for added partitions
-_ROUNDS = 8  # of sharing what other topics did not use
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,51 +41,17 @@ class PartitionBatch:
     gap: Gap | None
 
 
-@dataclass(slots=True)
-class _Planned:
-    """A partition while a batch is planned."""
-
-    name: str
-    topic: str
-    start: PartitionOffset
-    resumed: PartitionOffset
-    stats: InternalStats
-    admitted: Position | None = None
-
-    @property
-    def end(self) -> PartitionOffset:
-        """The partition's offset at the end of the batch."""
-        if self.admitted is None:
-            return self.resumed
-        return planning.advance(self.resumed, self.start, self.admitted, self.stats)
-
-
-@dataclass(slots=True)
-class _Open:
-    """The counting of a partition, which continues if the next batch starts where this one ends."""
-
-    counting: Counting
-    at: Position
-    filling: Future[None] | None = field(default=None)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a thread still counts."""
-        return self.filling is not None and not self.filling.done()
-
-
 class PulsarStream:
     """Takes and returns offsets as the JSON objects that Spark stores."""
 
     def __init__(self, options: SourceOptions, broker: SourceBroker) -> None:
         self._options = options
         self._broker = broker
-        self._turns = Turns()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="pulsar-frames")
+        self._sharing = Sharing(broker, self._threads, reads_uncommitted=options.reads_uncommitted)
         self._partitions: dict[str, str] = {}  # partition -> topic
         self._refresh_s = 0.0  # when the topics are asked again
         self._asked: dict[str, Future[InternalStats | None]] = {}  # requests that may not have ended
-        self._open: dict[str, _Open] = {}
         self._subscribed: set[str] = set()
         self._target: dict[str, Position] | None = None  # of trigger(availableNow=True)
         self._unacknowledged: dict[str, Position] = {}
@@ -123,7 +87,7 @@ class PulsarStream:
         offset = from_json(start)
         found = self._all_stats()
         planned = [self._plan(name, offset, stats) for name, stats in found.items() if stats is not None]
-        self._share(planned, Admission(limits))
+        self._sharing.share(planned, limits, self._target)
         ends = {part.name: part.end for part in planned if part.name in offset or part.admitted is not None}
         self._require_nothing_unread({name: part for name, part in offset.items() if name not in self._partitions})
         changed = {name: part for name, part in ends.items() if name not in offset or part.at != offset[name].at}
@@ -180,8 +144,7 @@ class PulsarStream:
     def close(self) -> None:
         """Close all connections."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for name in [*self._open]:
-            self._forget(name)
+        self._sharing.close()
         self._broker.close()
 
     def _refresh(self) -> None:
@@ -190,7 +153,13 @@ class PulsarStream:
         if now_s < self._refresh_s:
             return
         for topic in self._options.topics:
-            partitions = self._broker.partitions(topic)
+            try:
+                partitions = self._broker.partitions(topic)
+            except UnavailableError as error:
+                if self._target is not None or topic not in self._partitions.values():
+                    raise
+                log.warning("added partitions of %s are looked for later: %s", topic, error)
+                continue
             known = {name for name, of in self._partitions.items() if of == topic}
             for gone in known - {*partitions}:
                 del self._partitions[gone]
@@ -218,7 +187,7 @@ class PulsarStream:
         new = {name: self._threads.submit(self._stats, name) for name in self._partitions if name not in self._asked}
         self._asked |= new
         if self._target is None:
-            wait(new.values(), _PLANNING_SECONDS)
+            wait(new.values(), sharing.PLANNING_SECONDS)
         else:
             wait(self._asked.values())
         found: dict[str, InternalStats | None] = {}
@@ -242,13 +211,13 @@ class PulsarStream:
             self._subscribe(partition)
         return stats
 
-    def _plan(self, name: str, offset: Mapping[str, PartitionOffset], stats: InternalStats) -> _Planned:
+    def _plan(self, name: str, offset: Mapping[str, PartitionOffset], stats: InternalStats) -> Planned:
         start = offset.get(name) or planning.first_offset(stats)
         try:
             resumed = planning.resume(start, stats)
         except planning.UnknownPositionError as error:
             raise SafetyError(f"{name}: {error}") from error
-        return _Planned(name, self._partitions[name], start, resumed, stats)
+        return Planned(name, self._partitions[name], start, resumed, stats)
 
     def _require_nothing_unread(self, gone: Mapping[str, PartitionOffset]) -> None:
         """Raise SafetyError if one of our topics was deleted before it was read."""
@@ -260,84 +229,3 @@ class PulsarStream:
                     f"were not read; create {topic} again (a row then reports the loss), or take it out of the option "
                     "topics"
                 )
-
-    def _share(self, planned: list[_Planned], admission: Admission) -> None:
-        """Let the batch take entries of all partitions, in rounds of equal shares."""
-        by_name = {part.name: part for part in planned if self._opened(part)}
-        order = self._turns.ordered(by_name)
-        deadline_s = time.monotonic() + _PLANNING_SECONDS
-        for _ in range(_ROUNDS):
-            if not order or admission.left.is_none:
-                break
-            topics: dict[str, list[str]] = {}
-            for name in order:
-                topics.setdefault(by_name[name].topic, []).append(name)
-            shares = admission.shares(topics)
-            self._fill(shares, deadline_s)
-            order = [name for name in order if self._take(by_name[name], shares[name], admission)]
-        for part in by_name.values():
-            if part.name in self._open:
-                self._open[part.name].at = part.end.at
-
-    def _opened(self, part: _Planned) -> bool:
-        """Whether the partition has unread entries, which are then being counted."""
-        spans = planning.unread(part.resumed.at, part.stats, self._upto(part.name))
-        known = self._open.get(part.name)
-        if known is not None and known.is_busy:
-            return known.at == part.resumed.at
-        if known is not None and (known.at != part.resumed.at or not spans):
-            self._forget(part.name)
-        if not spans:
-            return False
-        if part.name not in self._open:
-            uncounted = Weight(1, max(1, bytes_of(spans, part.stats) // count_of(spans)))
-            reads_uncommitted = self._options.reads_uncommitted
-            counting = Counting(self._broker, part.name, uncounted=uncounted, reads_uncommitted=reads_uncommitted)
-            self._open[part.name] = _Open(counting, part.resumed.at)
-        self._open[part.name].counting.update(spans)
-        return True
-
-    def _upto(self, partition: str) -> Position:
-        if self._target is None:
-            return planning.END_OF_ALL
-        return self._target.get(partition, BEFORE_ALL)
-
-    def _fill(self, shares: Mapping[str, Limits], deadline_s: float) -> None:
-        """Count until each partition's share is full, or until the deadline."""
-        new = []
-        for name, share in shares.items():
-            known = self._open[name]
-            if not known.is_busy:
-                known.filling = self._threads.submit(known.counting.fill, share)
-                new.append(known.filling)
-        if self._target is None:
-            wait(new, max(0.0, deadline_s - time.monotonic()))
-        else:
-            wait([known.filling for name in shares if (known := self._open[name]).filling is not None])
-
-    def _take(self, part: _Planned, share: Limits, admission: Admission) -> bool:
-        """Let the batch take the partition's share; return whether the partition may have more for it."""
-        known = self._open[part.name]
-        if known.is_busy or known.filling is None:
-            log.warning("%s is left out of the batch: its broker is slow", part.name)
-            return False
-        try:
-            known.filling.result()
-        except UnavailableError as error:
-            self._forget(part.name)
-            if self._target is not None:
-                raise
-            log.warning("%s is left out of the batch: %s", part.name, error)
-            return False
-        fitting = known.counting.within(share)
-        taken = admission.admit(weight for _position, weight in fitting)
-        if taken:
-            part.admitted = fitting[taken - 1][0]
-            known.counting.drop(taken)
-            self._turns.took(part.name)
-        return taken == len(fitting) and not known.counting.is_empty
-
-    def _forget(self, partition: str) -> None:
-        known = self._open.pop(partition)
-        if not known.is_busy:
-            known.counting.close()

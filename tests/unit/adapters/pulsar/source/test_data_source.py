@@ -93,10 +93,10 @@ def test_the_limits_of_the_options_hold_unless_spark_wants_everything(data_sourc
 
 def test_a_task_gets_the_options_and_its_batch_but_no_connection(data_source: Any) -> None:
     reader = data_source.PulsarDataSource(OPTIONS).streamReader(None)
-    assert "_stream" not in vars(reader)
     vars(reader)["_stream"] = Stream([])
     batches = [each.value for each in reader.partitions({}, {})]
     assert pickle.loads(pickle.dumps(batches)) == batches
+    assert [*reader.__getstate__()] == ["_options"]
 
 
 def test_options_that_can_not_work_are_refused_before_a_query_starts(data_source: Any) -> None:

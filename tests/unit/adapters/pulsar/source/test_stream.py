@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from streaming.adapters.memory.source_broker import MemorySourceBroker
+from streaming.adapters.pulsar.source import sharing
 from streaming.adapters.pulsar.source import stream as stream_module
 from streaming.adapters.pulsar.source.options import OnGap, Start, parse_options
 from streaming.adapters.pulsar.source.stream import PartitionBatch, PulsarStream
@@ -28,7 +29,7 @@ Streams = Callable[..., PulsarStream]
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "_PARTITIONS_SECONDS", 0.0)
-    monkeypatch.setattr(stream_module, "_PLANNING_SECONDS", 600.0)  # a slow machine must not leave a partition out
+    monkeypatch.setattr(sharing, "PLANNING_SECONDS", 600.0)  # a slow machine must not leave a partition out
 
 
 @pytest.fixture
@@ -323,7 +324,7 @@ def test_a_partition_that_does_not_answer_delays_no_other(
 def test_a_partition_that_hangs_is_left_out_until_it_answers(
     broker: MemorySourceBroker, opened: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_module, "_PLANNING_SECONDS", 0.2)
+    monkeypatch.setattr(sharing, "PLANNING_SECONDS", 0.2)
     (first,), (second,) = broker.create(A), broker.create(B)
     stream = opened(A, B)
     offset = stream.initial()
@@ -344,6 +345,17 @@ def test_a_partition_that_hangs_is_left_out_until_it_answers(
     assert asked == [first], "it is not asked again before it has answered"
     answers.set()
     assert _until_read(stream, end)[1] == {first: 1}
+
+
+def test_a_topic_whose_partitions_can_not_be_listed_now_is_read(broker: MemorySourceBroker, opened: Streams) -> None:
+    (partition,) = broker.create(A, 1)
+    stream = opened(A)
+    offset = stream.initial()
+    _publish(broker, partition, 1)
+    broker.unavailable.add(A)
+    assert _next(stream, offset)[1] == {partition: 1}
+    with pytest.raises(UnavailableError):
+        stream.set_target()
 
 
 def test_an_outage_of_all_partitions_is_an_error(broker: MemorySourceBroker, opened: Streams) -> None:
@@ -417,6 +429,22 @@ def test_a_backlog_is_counted_by_one_reader(broker: MemorySourceBroker, opened: 
         offset, read = _next(stream, offset, Limits(messages=10))
         assert read == {partition: 10}
     assert len(broker.scouted) == 1
+
+
+def test_available_now_ends_only_when_everything_is_read(broker: MemorySourceBroker, opened: Streams) -> None:
+    (partition,) = broker.create(A)
+    stream = opened(A)
+    offset = stream.initial()
+    _publish(broker, partition, 30)
+    stream.set_target()
+    read = 0
+    for step in range(3):
+        if step == 1:
+            broker.close_readers()
+        offset, entries = _next(stream, offset, Limits(messages=10))
+        read += entries[partition]
+    assert read == 30
+    assert _next(stream, offset) == (offset, {})
 
 
 def test_a_reader_that_the_broker_closed_between_batches_is_opened_again(

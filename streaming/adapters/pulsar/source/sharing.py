@@ -1,0 +1,172 @@
+"""Shares a batch of the Spark source "pulsar-frames" among partitions, whose next entries are counted in threads."""
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from streaming.adapters.pulsar.source.broker import SourceBroker
+from streaming.adapters.pulsar.source.counting import Counting
+from streaming.errors import UnavailableError
+from udfs.entry_ranges import bytes_of, count_of
+from udfs.formats.entry import Weight
+from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
+from udfs.pulsar_source import planning
+from udfs.pulsar_source.admission import Admission, Limits, Turns
+from udfs.pulsar_source.offsets import PartitionOffset
+
+log = logging.getLogger("pulsar-frames")
+
+PLANNING_SECONDS = 5.0  # after this time a batch is planned without the partitions that have not answered
+_ROUNDS = 8  # of sharing what other topics did not use
+
+
+@dataclass(slots=True)
+class Planned:
+    """A partition while a batch is planned."""
+
+    name: str
+    topic: str
+    start: PartitionOffset
+    resumed: PartitionOffset
+    stats: InternalStats
+    admitted: Position | None = None
+
+    @property
+    def end(self) -> PartitionOffset:
+        """The partition's offset at the end of the batch."""
+        if self.admitted is None:
+            return self.resumed
+        return planning.advance(self.resumed, self.start, self.admitted, self.stats)
+
+
+@dataclass(slots=True)
+class _Open:
+    """The counting of a partition, which continues if the next batch starts where this one ends."""
+
+    counting: Counting
+    at: Position
+    filling: Future[None] | None = None
+    is_late: bool = False  # a batch was planned without it
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread still counts."""
+        return self.filling is not None and not self.filling.done()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last thread that counted has failed."""
+        return self.filling is not None and self.filling.done() and self.filling.exception() is not None
+
+
+class Sharing:
+    """The counted entries of all partitions of a query, from batch to batch.
+
+    Args:
+        threads: count entries; a partition takes one of them at most.
+        reads_uncommitted: whether entries after the start of an open transaction count as well.
+    """
+
+    def __init__(self, broker: SourceBroker, threads: ThreadPoolExecutor, *, reads_uncommitted: bool) -> None:
+        self._broker = broker
+        self._threads = threads
+        self._reads_uncommitted = reads_uncommitted
+        self._turns = Turns()
+        self._open: dict[str, _Open] = {}
+        self._waits = False  # for every partition
+
+    def share(self, planned: list[Planned], limits: Limits, target: Mapping[str, Position] | None) -> None:
+        """Let the batch take entries of all partitions; their `admitted` is set.
+
+        Args:
+            planned: the partitions.
+            limits: of the batch.
+            target: partition -> the last entry that may be read, for trigger(availableNow=True); None: no limit.
+
+        Raises RefusedError, and with a target UnavailableError.
+        """
+        admission = Admission(limits)
+        self._waits = target is not None
+        by_name = {part.name: part for part in planned if self._opened(part, target)}
+        order = self._turns.ordered(by_name)
+        deadline_s = time.monotonic() + PLANNING_SECONDS
+        for _ in range(_ROUNDS):
+            if not order or admission.left.is_none:
+                break
+            topics: dict[str, list[str]] = {}
+            for name in order:
+                topics.setdefault(by_name[name].topic, []).append(name)
+            shares = admission.shares(topics)
+            self._fill(shares, deadline_s)
+            order = [name for name in order if self._take(by_name[name], shares[name], admission)]
+        for part in by_name.values():
+            known = self._open.get(part.name)
+            if known is not None and not known.is_busy:
+                known.at = part.end.at
+                if part.admitted is not None:
+                    # counted while the batch runs
+                    known.filling = self._threads.submit(known.counting.fill, admission.limits)
+
+    def close(self) -> None:
+        """Close all readers."""
+        for name in [*self._open]:
+            self._forget(name)
+
+    def _opened(self, part: Planned, target: Mapping[str, Position] | None) -> bool:
+        """Whether the partition has unread entries, which are then being counted."""
+        upto = planning.END_OF_ALL if target is None else target.get(part.name, BEFORE_ALL)
+        spans = planning.unread(part.resumed.at, part.stats, upto)
+        known = self._open.get(part.name)
+        if known is not None and known.is_busy:
+            return known.at == part.resumed.at
+        if known is not None and (known.at != part.resumed.at or not spans or known.has_failed):
+            self._forget(part.name)
+        if not spans:
+            return False
+        if part.name not in self._open:
+            uncounted = Weight(1, max(1, bytes_of(spans, part.stats) // count_of(spans)))
+            counting = Counting(self._broker, part.name, uncounted=uncounted, reads_uncommitted=self._reads_uncommitted)
+            self._open[part.name] = _Open(counting, part.resumed.at)
+        self._open[part.name].counting.update(spans)
+        return True
+
+    def _fill(self, shares: Mapping[str, Limits], deadline_s: float) -> None:
+        """Count until each partition's share is full, or until the deadline."""
+        for name, share in shares.items():
+            known = self._open[name]
+            if not known.is_busy and not known.has_failed:
+                known.filling = self._threads.submit(known.counting.fill, share)
+        left_s = None if self._waits else max(0.0, deadline_s - time.monotonic())
+        opened = [self._open[name] for name in shares]
+        # only the first batch waits for a partition that hangs
+        wait([known.filling for known in opened if known.filling is not None and not known.is_late], left_s)
+
+    def _take(self, part: Planned, share: Limits, admission: Admission) -> bool:
+        """Let the batch take the partition's share; return whether the partition may have more for it."""
+        known = self._open[part.name]
+        known.is_late = known.is_busy
+        if known.is_late or known.filling is None:
+            log.warning("%s is left out of the batch: its broker is slow", part.name)
+            return False
+        try:
+            known.filling.result()
+        except UnavailableError as error:
+            self._forget(part.name)
+            if self._waits:
+                raise
+            log.warning("%s is left out of the batch: %s", part.name, error)
+            return False
+        fitting = known.counting.within(share)
+        taken = admission.admit(weight for _position, weight in fitting)
+        if taken:
+            part.admitted = fitting[taken - 1][0]
+            known.counting.drop(taken)
+            self._turns.took(part.name)
+        return taken == len(fitting) and not known.counting.is_empty
+
+    def _forget(self, partition: str) -> None:
+        known = self._open.pop(partition)
+        if not known.is_busy:
+            known.counting.close()
