@@ -1,6 +1,8 @@
 """A ZooKeeper that authenticates clients by Kerberos, with a real KDC of Debian's krb5 (docs/evidence.md)."""
 
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -208,3 +210,30 @@ def test_a_server_with_a_new_key_is_reached_after_one_refusal(world: World, stor
     world.server.stop()
     world.server.start()
     wait_for(lambda: reads(store))
+
+
+def test_commands_work_and_check_names_what_is_wrong(world: World, tmp_path: Path) -> None:
+    old, keytab = world.kdc.keytab("old"), world.kdc.keytab("client")
+    config = tmp_path / "config.toml"
+
+    def run(command: str, key: Path, code: int) -> str:
+        config.write_text(
+            f'[zookeeper]\nhosts = "localhost:{world.server.port}"\nsasl_mechanism = "GSSAPI"\n'
+            f'kerberos_principal = "{CLIENT}"\nkerberos_keytab_file = "{key}"\n'
+            '[pulsar]\nadmin_url = "http://127.0.0.1:1"\nservice_url = "pulsar://127.0.0.1:1"\n'
+        )
+        arguments = [*command.split(), "--config", str(config)]
+        ran = subprocess.run([sys.executable, "-m", "streaming", *arguments], check=False, capture_output=True)
+        output = (ran.stdout + ran.stderr).decode()
+        assert ran.returncode == code, output
+        return output
+
+    run("pause", keytab, 0)
+    store = ZooKeeperStore(world.settings(keytab))
+    assert store.acl_of("/ledger-reaper/pause") == acl_bytes([AclEntry(ALL, "sasl", CLIENT)])
+    store.close()
+    run("resume", keytab, 0)
+    assert "export the keytab again" in run("check", old, 3)
+    assert "missing.keytab can't be read" in run("check", tmp_path / "missing.keytab", 2)
+    world.kdc.stop()
+    assert "Cannot contact any KDC" in run("check", keytab, 3)
