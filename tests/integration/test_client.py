@@ -30,6 +30,7 @@ from ledger_reaper_client import (
     Settings,
     UnavailableError,
 )
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.sandbox import cluster_faults, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
@@ -50,10 +51,14 @@ DATA, LEDGER = LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER
 
 
 @pytest.fixture
-def tenant(cluster: Cluster) -> str:
+def tenant(cluster: Cluster) -> Iterator[str]:
+    """A tenant whose lanes are deleted at the end, because the next test's service would read them, too."""
     name = f"t{uuid.uuid4().hex[:10]}"
     create_tenant(cluster, name, "app")
-    return name
+    yield name
+    with PulsarAdmin(PulsarAdminSettings(admin_url=cluster.addresses.admin)) as admin:
+        for namespace in ("ledger-deletion", "app"):
+            admin.delete_topic(f"persistent://{name}/{namespace}/__ledger_deletion", force=True)
 
 
 @pytest.fixture
