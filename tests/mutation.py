@@ -345,6 +345,12 @@ MUTATIONS = (
         "if True:\n",
     ),
     Mutation(
+        "a lane that fails stops no other tenant's publication",
+        "streaming/audit/publication/send.py",
+        "if not self._settings.topics.is_lane(lane) or self._failures",
+        "if True or self._failures",
+    ),
+    Mutation(
         "requests to a lane that was deleted do not count as sent",
         "streaming/topics/routing.py",
         "            self._check(topic)\n",

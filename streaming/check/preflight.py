@@ -11,6 +11,7 @@ from enum import StrEnum
 from itertools import chain
 
 from streaming.check import questions
+from streaming.check.request_lanes import request_lanes
 from streaming.clients import CommandClients
 from streaming.clock import Clock, SystemClock
 from streaming.config.settings import Settings
@@ -32,6 +33,7 @@ from streaming.topics.matching import matched_topics
 from streaming.topics.setup import faults_of
 from udfs.paths import managed_ledger_name, tenant_of
 from udfs.records import Presence
+from udfs.requests.lanes import Lanes
 
 
 class Status(StrEnum):
@@ -64,6 +66,13 @@ def check(settings: Settings, clients: CommandClients, clock: Clock | None = Non
     yield from _directories(settings, store if answered else None, pulsar.admin)
     if answered:
         yield from _together(settings, clients, clock)
+    if answered and settings.topics.lanes is not Lanes.ONE:
+        yield _line(
+            "lanes",
+            lambda: request_lanes(store, settings),
+            "the next request completes a lane that lacks the subscription. Delete a lane that is not partitioned: a "
+            "broker created it for a producer that came before the lane; the next request creates the lane",
+        )
     yield _line(
         "parked topics",
         lambda: questions.lanes(settings),

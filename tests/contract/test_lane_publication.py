@@ -6,9 +6,11 @@ from pathlib import Path
 from threading import Event
 from uuid import uuid4
 
+import pulsar as library
 import pytest
 
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.readers.read import PulsarReader
 from streaming.audit import audit_columns as a
 from streaming.audit.audit_options import AuditOptions, FindingFilters
@@ -20,13 +22,16 @@ from streaming.clock import SystemClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.sandbox.cluster import Cluster
+from streaming.topics.requests import publish_lines
+from streaming.topics.routing import request_topics
+from tests.builders import data_request
 from tests.contract.test_lanes import CONFIG
 from tests.unit.audit.frames import finding, findings_of
 from tests.unit.audit.results import output_at
 from udfs import columns as c
 from udfs.records import PendingDelete
 from udfs.requests.lanes import Lanes
-from udfs.requests.request_format import decode
+from udfs.requests.request_format import decode, encode
 
 pytestmark = pytest.mark.cluster
 
@@ -108,6 +113,20 @@ def test_a_lane_that_was_deleted_before_an_interrupted_publication_is_resumed_ge
     scene.admin.delete_topic(scene.lane(0), force=True)
     assert scene.publish().unsent.keys() == {scene.lane(2)}
     assert scene.requested() == [[1, 4], [2, 5], []]
+
+
+def test_a_tenant_that_keeps_our_producers_off_its_lane_stops_only_its_own_requests(scene: Scene) -> None:
+    assert request_topics(scene.settings, scene.admin).open_lane(scene.lane(0)) is None
+    with client(scene.settings.pulsar) as opened:
+        opened.create_producer(scene.lane(0), access_mode=library.ProducerAccessMode.Exclusive)
+        assert scene.publish().unsent.keys() == {scene.lane(0), scene.lane(2)}
+        lines = [encode(data_request(7, f"{tenant}/app/persistent/t")) for tenant in scene.tenants[:2]]
+        report = publish_lines(scene.settings, scene.admin, lines)
+        assert (report.published, set(report.unsent)) == (1, {scene.lane(0)})
+        assert scene.requested() == [[], [2, 5, 7], []]
+
+    assert scene.publish().unsent.keys() == {scene.lane(2)}
+    assert scene.requested() == [[1, 4], [2, 5, 7], []]
 
 
 def test_a_publication_that_an_earlier_version_planned_is_resumed(scene: Scene) -> None:
