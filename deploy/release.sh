@@ -6,6 +6,7 @@
 #
 # The folder DIST/ledger-reaper-VERSION then contains
 #   ledger_reaper-VERSION-….whl        the program, with its man pages; for pip and pipx
+#   ledger_reaper_client-VERSION-….whl the client for programs that drop ledgers (clients/python)
 #   ledger_reaper-VERSION.tar.gz       the sources that an installation needs, with deploy/ and docs/
 #   constraints.txt                    the versions of all packages with which it was tested
 #   ledger-reaper-VERSION.tgz          the Helm chart
@@ -78,6 +79,18 @@ reaper jars --to "$scratch/jars" > "$scratch/said"
 cp deploy/man_pages.py "$scratch/elsewhere"
 elsewhere "$venv/bin/python" man_pages.py man
 diff --recursive "$scratch/elsewhere/man" "$venv/share/man/man1"
+
+echo "the client's wheel, in an empty environment"
+cp -R clients/python "$scratch/client"
+find "$scratch/client" -name __pycache__ -prune -exec rm -r {} +
+python -m build --wheel --outdir "$into" "$scratch/client" > "$scratch/build.log" 2>&1 || { cat "$scratch/build.log" >&2; exit 1; }
+client_wheel=("$into"/ledger_reaper_client-"$version"-*.whl)
+check-wheel-contents "${client_wheel[0]}"
+"$base_python" -m venv --without-pip "$scratch/client-venv"
+client_pip=(python -m pip --quiet --disable-pip-version-check --python "$scratch/client-venv/bin/python")
+"${client_pip[@]}" install "${client_wheel[0]}"
+"${client_pip[@]}" check
+elsewhere "$scratch/client-venv/bin/python" -c 'import pulsar; from ledger_reaper_client import *'
 
 echo "list of packages"
 cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file "$scratch/python.json" \

@@ -3,18 +3,16 @@
 import sys
 from collections.abc import Callable
 
-from streaming.config.load import load
-from streaming.phase_one.client import LedgerDeletionClient
-from udfs.records import LedgerComponent, LedgerType
+from ledger_reaper_client import LedgerComponent, LedgerDeletionService, LedgerType, Settings
 
 
-def drop(client: LedgerDeletionClient, topic: str, ledger_id: int, take_off_the_list: Callable[[], None]) -> str:
+def drop(service: LedgerDeletionService, topic: str, ledger_id: int, take_off_the_list: Callable[[], None]) -> str:
     """Send the request, then take the ledger off the list. If the first step raises, the ledger stays on the list."""
-    sent = client.send_pending_delete_ledger(topic, ledger_id, None, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER)
+    sent = service.send_pending_delete_ledger(topic, ledger_id, None, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER)
     take_off_the_list()  # a crash before this line costs nothing: the sweep keeps what is listed
     return sent
 
 
 if __name__ == "__main__":
-    with LedgerDeletionClient(load(sys.argv[1])) as client:
-        print(drop(client, sys.argv[2], int(sys.argv[3]), lambda: None))
+    with LedgerDeletionService(Settings(sys.argv[1], sys.argv[2], lanes="tenant")) as service:
+        print(drop(service, sys.argv[3], int(sys.argv[4]), lambda: None))

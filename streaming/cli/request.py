@@ -52,8 +52,8 @@ def request(  # noqa: PLR0913, PLR0917  typer reads each option from a parameter
     refuse_ignored(context, (not wait, ("--timeout", "--json"), why))
     if wait:
         load_datasets()
-        from streaming.phase_one.client import services_of
         from streaming.phase_one.lines import publish_and_wait
+        from streaming.phase_one.services import services_of
     else:
         from streaming.clients import command_clients
         from streaming.topics.requests import publish_lines

@@ -1,8 +1,8 @@
 """Phase one: durable requests before a ledger can leak, without a change to brokers.
 
+- clients/python/          PIP-186's LedgerDeletionService, and PIP-129's marks over REST: a wheel of its own
 - udfs/phase_one/          the rules: requests from arguments, metrics, marks as properties, vanished names
-- client.py                PIP-186's LedgerDeletionService for producers; async_client.py is the same for asyncio
-- deletable_ledgers.py     PIP-129's API: marks in a topic's properties, and their removal through the sweep
+- deletable_ledgers.py     PIP-129's API for the watcher and for operators, who have ZooKeeper and state.dir
 - receipts_by_message.py   receipts of requests, and waiting for them
 - lines.py                 `ledger-reaper request --wait`
 - watcher/                 continuous leak detection: a name that vanishes from a list becomes a request

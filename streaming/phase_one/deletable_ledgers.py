@@ -21,9 +21,9 @@ from streaming.clients import admin_for, command_clients, open_properties
 from streaming.config.settings import Settings
 from streaming.coordination.identity import read_layout
 from streaming.errors import RefusedError, UnavailableError
-from streaming.phase_one.client import services_of
 from streaming.phase_one.receipts_by_message import NewestReceipts, await_receipts, finished_uploads
 from streaming.phase_one.requested import Requested
+from streaming.phase_one.services import services_of
 from streaming.ports import MetadataStore, SweepStore, TopicProperties, Unreadable, Znode
 from streaming.topics.routing import request_topics
 from streaming.topics.senders import RequestSenders

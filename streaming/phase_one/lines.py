@@ -6,8 +6,8 @@ from contextlib import closing
 
 from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
-from streaming.phase_one.client import Services
 from streaming.phase_one.receipts_by_message import Receipt, await_receipts
+from streaming.phase_one.services import Services
 from streaming.topics.requests import PublishReport, messages_of
 from streaming.topics.routing import LANE_ERRORS, RequestTopics
 from streaming.topics.senders import RequestSenders

@@ -91,6 +91,7 @@ COVERED = {
     "streaming.in_use.baseline": "tests/unit/in_use/test_source_watch.py",
     "streaming.limits.breaker": "tests/unit/limits/test_enforcement.py",
     "streaming.ports": "tests/contract/test_metadata_store.py",
+    "streaming.phase_one.services": "tests/unit/phase_one/test_lines.py",
     "streaming.phase_one.watcher.scan": "tests/unit/phase_one/watcher/test_watcher.py",
     "streaming.phase_one.watcher.watch_metrics": "tests/unit/phase_one/watcher/test_watcher.py",
     "streaming.queries.delivery.fallback_reads": "tests/spark/test_completion.py",

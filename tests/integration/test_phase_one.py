@@ -2,47 +2,61 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 
+from ledger_reaper_client import (
+    AsyncLedgerDeletionService,
+    LedgerComponent,
+    LedgerDeletionService,
+    LedgerType,
+    Outcome,
+    Settings,
+)
+from ledger_reaper_client import DeletableLedgers as RestMarks
+from ledger_reaper_client import OffloadContext as ClientContext
+from streaming.clients import admin_for
 from streaming.errors import RefusedError
-from streaming.phase_one.async_client import AsyncLedgerDeletionClient
-from streaming.phase_one.client import LedgerDeletionClient
 from streaming.phase_one.deletable_ledgers import MOST_ZNODE_BYTES, Removal, deletable_ledgers
-from streaming.sandbox import cluster_faults, offloaded_ledgers, topics
+from streaming.sandbox import cluster_faults, ledger_list, offloaded_ledgers, topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import CLUSTER_NAME, Part
 from streaming.sandbox.parts import part_clients
+from streaming.topics.setup import ensure_topics
 from tests.integration.conftest import (
     Deploy,
     Deployment,
+    create_tenant,
     killed_at_the_end,
     leak,
     new_topic,
     payload,
     stop,
+    stored_requests,
     wait_until,
 )
 from udfs.formats.managed_ledger import parse_managed_ledger
 from udfs.paths import managed_ledger_name, managed_ledger_path
 from udfs.phase_one.marks import PREFIX
 from udfs.phase_one.pip_186_metrics import Metric
-from udfs.phase_one.pip_186_requests import request_for
-from udfs.records import LedgerComponent, OffloadContext, Outcome
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 DATA = LedgerComponent.MANAGED_LEDGER
+_WITH_CLIENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "clients" / "python" / "src")}
 PLUGIN = Path(__file__).parents[2] / "docs" / "examples" / "BrokerPlugin.java"
 MAIN = """
 class Main {
@@ -50,6 +64,26 @@ class Main {
         try (var client = org.apache.pulsar.client.api.PulsarClient.builder().serviceUrl(args[0]).build();
              var producer = client.newProducer().topic(args[1]).enableBatching(false).create()) {
             System.out.println(BrokerPlugin.announce(producer, args[2], Long.parseLong(args[3])));
+        }
+    }
+}
+"""
+MANY = """
+import org.apache.pulsar.client.api.*;
+class Many {
+    public static void main(String[] args) throws Exception {
+        try (var client = PulsarClient.builder().serviceUrl(args[0]).build();
+             var producer = client.newProducer().topic(args[1]).enableBatching(false).create()) {
+            for (long ledger = 1; !new java.io.File(args[3]).exists(); ledger++) {
+                for (MessageId id = null; id == null; ) {
+                    try {
+                        id = BrokerPlugin.announce(producer, args[2], ledger);
+                        System.out.println("SENT " + ledger + " " + id);  // the library logs here, too
+                    } catch (PulsarClientException error) {
+                        System.err.println("again: " + error);
+                    }
+                }
+            }
         }
     }
 }
@@ -69,7 +103,12 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "producer.py"
 @pytest.fixture
 def running(deploy: Deploy, tmp_path: Path) -> Iterator[Deployment]:
     """A service that processes requests while the test sends them."""
-    service, log = deploy(), tmp_path / "log"
+    with started(deploy(), tmp_path / "log") as service:
+        yield service
+
+
+@contextmanager
+def started(service: Deployment, log: Path) -> Iterator[Deployment]:
     with killed_at_the_end(service.start("run", log=log)) as process:
         wait_until(lambda: "reading persistent" in log.read_text(), process, log)
         yield service
@@ -78,59 +117,102 @@ def running(deploy: Deploy, tmp_path: Path) -> Iterator[Deployment]:
             stop(process)
 
 
-def test_callers_receive_the_receipts_of_their_requests(cluster: Cluster, running: Deployment) -> None:
-    topic = new_topic("phase")
-    topics.fill(cluster, topic, 2, ["s"])
-    leaked, listed = leak(cluster, topic, 4), topics.data_ledgers(cluster, topic)[0]
-    with LedgerDeletionClient(running.settings) as client:
+@dataclass(frozen=True)
+class Tenant:
+    """A tenant with a topic, and a running service that reads its lane and publishes receipts."""
+
+    topic: str
+    settings: Settings
+    service: Deployment
+
+
+@pytest.fixture
+def tenant(cluster: Cluster, deploy: Deploy, tmp_path: Path) -> Iterator[Tenant]:
+    name = f"t{uuid.uuid4().hex[:10]}"
+    create_tenant(cluster, name, "app")
+    topics.fill(cluster, f"persistent://{name}/app/orders", 2, ["s"])
+    service = deploy()
+    text = service.config.read_text().replace("[topics]", '[topics]\nlanes = "tenant"\nreceipts = true')
+    # only one service of a cluster may read lanes
+    service.config.write_text(text.replace("[zookeeper]", f'[zookeeper]\nown_root = "/{name}"'))
+    settings = Settings(cluster.addresses.pulsar, cluster.addresses.admin, lanes="tenant", receipts=True)
+    try:
+        with started(service, tmp_path / "log") as running:
+            yield Tenant(f"persistent://{name}/app/orders", settings, running)
+    finally:
+        with admin_for(service.settings) as admin:  # the next test's service would read it, too
+            admin.delete_topic(f"persistent://{name}/ledger-deletion/__ledger_deletion", force=True)
+
+
+def test_callers_receive_the_receipts_of_their_requests(cluster: Cluster, tenant: Tenant) -> None:
+    topic, leaked = tenant.topic, leak(cluster, tenant.topic, 4)
+    listed = topics.data_ledgers(cluster, topic)[0]
+    with LedgerDeletionService(tenant.settings) as client:
         first = client.delete_ledger(topic, leaked[0], DATA, timeout_seconds=120)
         assert (first.outcome, first.ledger_id) == (Outcome.DELETED, leaked[0])
         again = client.delete_ledger(topic, leaked[0], DATA, timeout_seconds=120)
         assert again.outcome is Outcome.ALREADY_GONE
 
     async def scene() -> list[Outcome]:
-        async with AsyncLedgerDeletionClient(running.settings) as client:
+        async with AsyncLedgerDeletionService(tenant.settings) as client:
             sends = [client.delete_ledger(topic, ledger_id, DATA, timeout_seconds=120) for ledger_id in leaked[1:3]]
             return [receipt.outcome for receipt in await asyncio.gather(*sends)]
 
     assert asyncio.run(scene()) == [Outcome.DELETED] * 2
     lines = b"\n".join(payload(topic, ledger_id) for ledger_id in (leaked[3], listed))
-    output = running.run("request", "--wait", "--json", stdin=lines, code=4)
+    output = tenant.service.run("request", "--wait", "--json", stdin=lines, code=4)
     receipts = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert [(receipt["ledger_id"], receipt["outcome"]) for receipt in receipts] == [
         (leaked[3], "DELETED"),
         (listed, "DEAD_LETTER"),  # in use, and all tries used up
     ]
     assert listed in topics.data_ledgers(cluster, topic)
-    command = [sys.executable, str(EXAMPLE), str(running.config), topic, str(leaked[0])]
-    message_id = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    with LedgerDeletionClient(running.settings) as client:
-        topics.wait_for(lambda: message_id in running.final(), "the example's receipt", seconds=120)
-        topics.wait_for(lambda: client.estimated_inflight_deletion_ledger_count() == 0, "an empty backlog")
+    command = [sys.executable, str(EXAMPLE), tenant.settings.service_url, tenant.settings.admin_url, topic]
+    done = subprocess.run([*command, str(leaked[0])], check=True, capture_output=True, text=True, env=_WITH_CLIENT)
+    message_id = done.stdout.strip()
+    topics.wait_for(lambda: message_id in tenant.service.final(), "the example's receipt", seconds=120)
+    with LedgerDeletionService(tenant.settings) as client:
+        topics.wait_for(lambda: client.estimated_inflight_deletion_ledger_count(topic) == 0, "no request in flight")
 
 
-def test_the_count_is_never_zero_while_a_request_waits(cluster: Cluster, running: Deployment) -> None:
+def test_the_counts_are_never_zero_while_a_request_waits(cluster: Cluster, tenant: Tenant) -> None:
     """A request for a ledger in use is tried three times: it moves between topics and to the waiting retries."""
-    topic = new_topic("counted")
-    topics.fill(cluster, topic, 2, ["s"])
-    listed = topics.data_ledgers(cluster, topic)[0]
-    counts: list[int] = []
-    with LedgerDeletionClient(running.settings) as client:
-        assert client.estimated_inflight_deletion_ledger_count() == 0
-        message_id = client.start_send(request_for(topic, listed, DATA)).result()
+    listed = topics.data_ledgers(cluster, tenant.topic)[0]
+    counts: list[tuple[int, int]] = []
+
+    def backlog() -> int:
+        return int(tenant.service.document("backlog")["messages"])
+
+    with LedgerDeletionService(tenant.settings) as client:
+        topics.wait_for(lambda: backlog() == 0, "an empty backlog", seconds=120)
+        message_id = client.send_pending_delete_ledger(tenant.topic, listed, None, DATA, LedgerType.LEDGER)
 
         def is_final() -> bool:
-            count = client.estimated_inflight_deletion_ledger_count()
-            receipt = client.newest_receipt(message_id, 0)
-            if receipt is None or receipt.outcome is Outcome.RETRY:  # the request still waited after the count
+            count = client.estimated_inflight_deletion_ledger_count(tenant.topic), backlog()
+            if message_id not in tenant.service.final():  # the request still waited after the count
                 counts.append(count)
                 return False
             return True
 
         topics.wait_for(is_final, "the final receipt", seconds=300)
-        topics.wait_for(lambda: client.estimated_inflight_deletion_ledger_count() == 0, "an empty backlog")
-    assert len(counts) > 5
-    assert 0 not in counts
+        topics.wait_for(
+            lambda: client.estimated_inflight_deletion_ledger_count(tenant.topic) == 0, "no request in flight"
+        )
+        topics.wait_for(lambda: backlog() == 0, "an empty backlog")
+    assert len(counts) > 3
+    assert 0 not in {each for count in counts for each in count}
+
+
+def test_marks_by_rest_are_removed_when_the_service_has_deleted_their_ledgers(cluster: Cluster, tenant: Tenant) -> None:
+    leaked, listed = leak(cluster, tenant.topic, 2), topics.data_ledgers(cluster, tenant.topic)[0]
+    with LedgerDeletionService(tenant.settings) as client:
+        marks = RestMarks(client)
+        marks.mark_deletable_ledgers(tenant.topic, [*leaked, listed])
+        removal = marks.remove_all_deletable_ledgers(tenant.topic, timeout_seconds=120)
+        assert (removal.gone, removal.listed, removal.asked) == (2, 1, 0)
+        assert marks.get_all_deletable_ledgers(tenant.topic) == {listed}
+    assert listed in topics.data_ledgers(cluster, tenant.topic)
+    assert not set(leaked) & ledger_list.listed_by_bookie(cluster)
 
 
 @pytest.mark.parametrize("kind", ["a topic", "a partition", "an unloaded topic"])
@@ -276,7 +358,7 @@ def parsed(text: str) -> dict[Metric, float]:
 
 
 def test_the_nine_metrics_count_every_event(cluster: Cluster, running: Deployment, tmp_path: Path) -> None:
-    topic, registry = new_topic("counted"), CollectorRegistry()
+    topic = new_topic("counted")
     topics.fill(cluster, topic, 2, ["s"])
     leaked, listed = leak(cluster, topic, 2), topics.data_ledgers(cluster, topic)[0]
     leaks = offloaded_ledgers.leak_offloads(
@@ -284,25 +366,39 @@ def test_the_nine_metrics_count_every_event(cluster: Cluster, running: Deploymen
     )
     upload = leaks.leaked[0]
     properties = {"bucket": cluster.bucket, "serviceEndpoint": cluster.addresses.s3, "region": cluster.region}
-    context = OffloadContext(uuid=upload.uuid, driver_name="S3", driver_properties=properties)
+    context = ClientContext(uuid=upload.uuid, driver_name="S3", driver_properties=properties)
     (url,) = re.findall(r"metrics: (\S+)", (tmp_path / "log").read_text())
-    with LedgerDeletionClient(running.settings, registry=registry) as client:
-        assert client.delete_ledger(topic, leaked[0], DATA, timeout_seconds=120).outcome is Outcome.DELETED
-        in_use = client.delete_ledger(topic, listed, DATA, timeout_seconds=120)
-        assert in_use.outcome is Outcome.DEAD_LETTER, "its tries were not used up"
+    addresses = cluster.addresses
+    settings = Settings(addresses.pulsar, addresses.admin, topic=running.settings.topics.requests[0])
+    with LedgerDeletionService(settings) as client:
+
+        def send(ledger_id: int) -> str:
+            return client.send_pending_delete_ledger(topic, ledger_id, None, DATA, LedgerType.LEDGER)
+
+        def send_upload() -> str:
+            kind = LedgerType.OFFLOAD_LEDGER
+            return client.send_pending_delete_ledger(upload.topic, upload.ledger_id, context, DATA, kind)
+
+        def outcome(message_id: str) -> str:
+            topics.wait_for(lambda: message_id in running.final(), "the final receipt", seconds=120)
+            return str(running.final()[message_id][0]["outcome"])
+
+        assert outcome(send(leaked[0])) == "DELETED"
+        assert outcome(send(listed)) == "DEAD_LETTER", "its tries were not used up"
         with cluster_faults.metadata_fault(cluster):
-            client.start_send(request_for(topic, leaked[1], DATA)).result()
+            send(leaked[1])
             topics.wait_for(
                 lambda: served(url)[Metric.LEDGERS_DELETE_FAILED] > 0, "a failure in BookKeeper", seconds=60
             )
         with cluster_faults.paused(cluster, Part.S3):
-            client.start_send(request_for(upload.topic, upload.ledger_id, DATA, context=context)).result()
+            send_upload()
             topics.wait_for(
                 lambda: served(url)[Metric.OFFLOAD_LEDGERS_DELETE_FAILED] > 0, "a failure in S3", seconds=120
             )
-        client.delete_offloaded_ledger(upload.topic, upload.ledger_id, context, timeout_seconds=120)
-        topics.wait_for(lambda: client.estimated_inflight_deletion_ledger_count() == 0, "an empty backlog", seconds=60)
-    metrics = served(url) | parsed(generate_latest(registry).decode())
+        outcome(send_upload())
+        topics.wait_for(lambda: running.document("backlog")["messages"] == 0, "an empty backlog", seconds=60)
+        sent = parsed("".join(f"{name} {count}\n" for name, count in client.metrics().items()))
+    metrics = served(url) | sent
     assert metrics.keys() == set(Metric)
     assert (metrics[Metric.LEDGERS_SENT], metrics[Metric.OFFLOAD_LEDGERS_SENT]) == (3, 2)
     assert metrics[Metric.LEDGERS_DELETED] in (1, 2), "two, if the second was tried again after the fault"
@@ -311,19 +407,55 @@ def test_the_nine_metrics_count_every_event(cluster: Cluster, running: Deploymen
     assert metrics[Metric.MESSAGES_AT_MAX_RETRY] >= 1
 
 
+def compiled(cluster: Cluster, folder: Path, name: str, source: str) -> list[str]:
+    """Compile the plugin and a program that uses it; return the command that runs the program."""
+    main = folder / f"{name}.java"
+    main.write_text(source)
+    class_path = f"{cluster.pulsar}/lib/*"
+    subprocess.run(["javac", "-cp", class_path, "-d", str(folder), str(PLUGIN), str(main)], check=True)
+    return ["java", "-cp", f"{class_path}:{folder}", name]
+
+
+def test_what_the_broker_plugin_announced_survives_a_kill_of_the_broker(
+    cluster: Cluster, deploy: Deploy, tmp_path: Path
+) -> None:
+    settings = deploy().settings
+    with admin_for(settings) as admin:
+        ensure_topics(admin, settings)
+    request_topic, over, out = settings.topics.requests[0], tmp_path / "over", tmp_path / "out"
+    command = compiled(cluster, tmp_path, "Many", MANY)
+    command += [cluster.addresses.pulsar, request_topic, "public/default/persistent/plugin", str(over)]
+
+    def announced() -> list[list[str]]:
+        lines = out.read_text().splitlines(keepends=True)
+        return [line.split()[1:] for line in lines if line.startswith("SENT ") and line.endswith("\n")]
+
+    with out.open("wb") as file, (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=file, stderr=log, start_new_session=True)
+    with killed_at_the_end(process) as running:
+        wait_until(lambda: len(announced()) >= 200, running, tmp_path / "log")
+        cluster_faults.kill(cluster, Part.BROKER)
+        before = len(announced())
+        cluster_faults.restart(cluster, Part.BROKER)
+        wait_until(lambda: len(announced()) >= before + 200, running, tmp_path / "log")
+        over.touch()
+        assert running.wait(120) == 0
+    stored = {
+        message.id: json.loads(message.payload)["ledgerId"] for message in stored_requests(settings, request_topic)
+    }
+    sent = {message_id: int(ledger_id) for ledger_id, message_id in announced()}
+    assert len(sent) >= 400
+    assert sent.items() <= stored.items()
+
+
 def test_the_broker_plugin_compiles_and_its_request_gets_a_receipt(
     cluster: Cluster, running: Deployment, tmp_path: Path
 ) -> None:
     topic = new_topic("plugin")
     topics.fill(cluster, topic, 2, ["s"])
     (leaked,) = leak(cluster, topic, 1)
-    main = tmp_path / "Main.java"
-    main.write_text(MAIN)
-    class_path = f"{cluster.pulsar}/lib/*"
-    subprocess.run(["javac", "-cp", class_path, "-d", str(tmp_path), str(PLUGIN), str(main)], check=True)
-    request_topic = running.settings.topics.requests[0]
-    arguments = [cluster.addresses.pulsar, request_topic, managed_ledger_name(topic), str(leaked)]
-    subprocess.run(["java", "-cp", f"{class_path}:{tmp_path}", "Main", *arguments], check=True, timeout=120)
+    arguments = [cluster.addresses.pulsar, running.settings.topics.requests[0], managed_ledger_name(topic), str(leaked)]
+    subprocess.run([*compiled(cluster, tmp_path, "Main", MAIN), *arguments], check=True, timeout=120)
     topics.wait_for(
         lambda: any(
             row["ledger_id"] == leaked and row["outcome"] == "DELETED"

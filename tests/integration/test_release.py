@@ -23,6 +23,7 @@ def test_a_release_is_complete_and_its_source_archive_can_be_installed(tmp_path:
     release = tmp_path / f"ledger-reaper-{version}"
     sources = f"ledger_reaper-{version}.tar.gz"
     assert {path.name for path in release.iterdir()} == {
+        f"ledger_reaper_client-{version}-py3-none-any.whl",
         *(f"ledger_reaper-{version}-py3-none-any.whl", sources, f"ledger-reaper-{version}.tgz", "constraints.txt"),
         *(
             "kubernetes.yaml",

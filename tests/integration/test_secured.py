@@ -7,23 +7,36 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
 import pulsar as library
 import pytest
 
+from ledger_reaper_client import (
+    Basic,
+    ClientCertificate,
+    ClientError,
+    ForbiddenError,
+    LedgerComponent,
+    LedgerDeletionService,
+    LedgerType,
+    OAuth2,
+    Settings,
+    Tls,
+    Token,
+    TokenFile,
+)
+from ledger_reaper_client.credentials import Credentials
 from streaming.adapters.pulsar import oauth2
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdminSettings
 from streaming.adapters.pulsar.http import PulsarHttp
 from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.readers.frames import LOOKED_UP, LOOKUP, Connection, ReceiveTimeout
 from streaming.adapters.pulsar.readers.read import check_connection
-from streaming.config.load import load
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ReaperError, RefusedError
-from streaming.phase_one.client import LedgerDeletionClient
 from streaming.sandbox import cluster as sandbox
 from streaming.sandbox import ledger_list, topics
 from streaming.sandbox.cluster import Cluster
@@ -38,13 +51,11 @@ from udfs.formats.managed_ledger import parse_managed_ledger
 from udfs.paths import managed_ledger_path
 from udfs.phase_one.marks import read_marks
 from udfs.proto import pulsar_api_pb2 as api
-from udfs.records import LedgerComponent, LedgerType
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 WATCHED = "persistent://public/default/watched"
 DATA = LedgerComponent.MANAGED_LEDGER
-_ACME = "persistent://acme/own/.*"
 WATCH = "\n[watch]\nenabled = true\npoll_seconds = 5\nmark_ahead = true\n"
 
 
@@ -243,31 +254,62 @@ def test_a_running_service_outlives_its_tokens(secured: Secured, tmp_path: Path,
     assert "fallback" not in log.read_text()
 
 
-def test_a_tenants_roles_send_to_its_own_topic_according_to_their_rights(secured: Secured) -> None:
-    own, later = "persistent://acme/own/deletions", "persistent://acme/own/later"
+def _client(secured: Secured, credentials: Credentials) -> LedgerDeletionService:
+    tls = Tls(str(secured.ca))
+    addresses = secured.service_url, secured.admin_url
+    return LedgerDeletionService(Settings(*addresses, lanes="tenant", receipts=True, credentials=credentials, tls=tls))
+
+
+def test_a_tenants_roles_use_the_client_according_to_their_rights(secured: Secured) -> None:
+    topic = "persistent://acme/own/orders"
     cluster_name = json.loads(secured.admin("GET", "clusters"))[0]
     secured.admin("PUT", "tenants/acme", {"adminRoles": ["acme-admin"], "allowedClusters": [cluster_name]})
     secured.admin("PUT", "namespaces/acme/own")
-    secured.admin("POST", "namespaces/acme/own/permissions/acme-producer", ["produce"])
 
-    def client(role: str, topic: str) -> LedgerDeletionClient:
-        config = secured.deployment(role).config
-        config.write_text(config.read_text().replace("[topics]", f"[topics]\nrequests_pattern = '{_ACME}'"))
-        return LedgerDeletionClient(load(config), topic=topic)
+    def send(role: str, owner: str = topic) -> str:
+        with _client(secured, Token(token(role))) as client:
+            return client.send_pending_delete_ledger(owner, 5_000_000, None, DATA, LedgerType.LEDGER)
 
-    def send(role: str, topic: str) -> str:
-        with client(role, topic) as opened:
-            return opened.send_pending_delete_ledger(secured.topic, 5_000_000, None, DATA, LedgerType.LEDGER)
+    with pytest.raises(ForbiddenError, match="this role may not create it"):
+        send("acme-producer")
+    assert send("acme-admin")
+    with pytest.raises(ClientError):
+        send("acme-producer")
+    secured.admin("POST", "namespaces/acme/ledger-deletion/permissions/acme-producer", ["produce"])
+    assert send("acme-producer")
+    with pytest.raises(ForbiddenError):
+        send("acme-producer", secured.topic)  # another tenant's
+    with _client(secured, Token(token("acme-producer"))) as client, pytest.raises(ClientError):
+        client.estimated_inflight_deletion_ledger_count(topic)
+    with _client(secured, Token(token("acme-admin"))) as client:
+        assert client.estimated_inflight_deletion_ledger_count(topic) == 2
 
-    with pytest.raises(RefusedError, match="does not exist, and this role may not create it"):
-        send("acme-producer", own)
-    assert send("acme-admin", own)
-    assert json.loads(secured.admin("GET", "persistent/acme/own/deletions/partitions"))["partitions"] == 4
-    assert send("acme-producer", own)
+    secured.admin("PUT", "namespaces/acme/bare")
+    secured.admin("PUT", "persistent/acme/bare/__ledger_deletion/partitions", 2)
+    secured.admin("POST", "namespaces/acme/bare/permissions/acme-producer", ["produce"])
+    by_namespace = replace(_client(secured, Token(token("acme-producer"))).settings, lanes="namespace")
+    with LedgerDeletionService(by_namespace) as client, pytest.raises(ForbiddenError, match="has no subscription"):
+        client.send_pending_delete_ledger("persistent://acme/bare/x", 1, None, DATA, LedgerType.LEDGER)
 
-    secured.admin("PUT", "persistent/acme/own/later/partitions", 2)
-    with pytest.raises(RefusedError, match="has no subscription"):
-        send("acme-producer", later)
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_client_works_with_any_kind_of_credentials(secured: Secured, tmp_path: Path, kind: str) -> None:
+    keys = secured.credentials(tmp_path, kind, "reaper")
+    credentials: dict[str, Callable[[], Credentials]] = {
+        "token": lambda: TokenFile(keys["token_file"]),
+        "basic": lambda: Basic("reaper", PASSWORD),
+        "oauth2": lambda: OAuth2(
+            keys["oauth2_key_file"],
+            keys["oauth2_issuer_url"],
+            audience=keys["oauth2_audience"],
+            scope=keys["oauth2_scope"],
+        ),
+        "tls": lambda: ClientCertificate(keys["tls_cert_file"], keys["tls_key_file"]),
+    }
+    with _client(secured, credentials[kind]()) as client:
+        sent = client.send_pending_delete_ledger(secured.topic, 5_000_000, None, DATA, LedgerType.LEDGER)
+        assert client.newest_receipt(secured.topic, sent) is None
+        assert client.estimated_inflight_deletion_ledger_count(secured.topic) >= 1
 
 
 @pytest.mark.parametrize("role", ["nobody"])

@@ -46,11 +46,6 @@ _REASONS = list(Reason)
 PUTS_OFF = frozenset(_REASONS[_REASONS.index(Reason.IN_USE) : _REASONS.index(Reason.PROOF_MISSING) + 1])
 
 
-def sent_as(ledger_type: str) -> Metric:
-    """Return the metric of a sent request."""
-    return Metric.OFFLOAD_LEDGERS_SENT if ledger_type == LedgerType.OFFLOAD_LEDGER else Metric.LEDGERS_SENT
-
-
 def counted_as(ledger_type: str | None, outcome: str, reason: str) -> tuple[Metric, ...]:
     """Return the metrics that a receipt increments; ledger_type None: the message was no request."""
     # PIP-186 has no metric for messages of snapshot topics, or for segments

@@ -7,8 +7,8 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.memory.sender import MemoryRequestSender
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.phase_one.client import Services
 from streaming.phase_one.receipts_by_message import Receipt
+from streaming.phase_one.services import Services
 from streaming.ports import StoredMessage
 from streaming.topics.setup import ensure_request_topic
 from tests.builders import NOW_MS
@@ -29,7 +29,6 @@ class Memory:
             ensure_topic=lambda topic: ensure_request_topic(self.pulsar, self.settings, topic),
             open_sender=self._open,
             receipts=self._receipts,
-            count=lambda: len(self.sent()),
             now_ms=lambda: NOW_MS,
         )
 

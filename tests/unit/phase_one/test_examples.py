@@ -1,16 +1,16 @@
 """The examples of docs/phase-one.md are short, and work as described."""
 
 import runpy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streaming.errors import UnavailableError
-from streaming.phase_one.client import LedgerDeletionClient
+from ledger_reaper_client import UnavailableError
+from ledger_reaper_client.client import checked_request
 from streaming.topics.requests import owner_key
 from tests.builders import TOPIC, data_request
-from tests.unit.phase_one.surroundings import Memory
 from udfs.requests.request_format import decode
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
@@ -20,25 +20,32 @@ def _drop() -> Any:
     return runpy.run_path(str(EXAMPLES / "producer.py"))["drop"]
 
 
-@pytest.fixture
-def memory() -> Memory:
-    return Memory()
+@dataclass
+class Sender:
+    """Records what it would send."""
+
+    fault: Exception | None = None
+    sent: list[bytes] = field(default_factory=list)
+
+    def send_pending_delete_ledger(self, *arguments: Any) -> str:
+        if self.fault is not None:
+            raise self.fault
+        self.sent.append(checked_request(*arguments).payload)
+        return "1:2:0"
 
 
-def test_the_producer_removes_a_ledger_from_the_list_after_a_durable_request(memory: Memory) -> None:
+def test_the_producer_removes_a_ledger_from_the_list_after_a_durable_request() -> None:
+    sender = Sender()
     seen: list[int] = []
-    with LedgerDeletionClient(memory.settings, services=memory.services()) as client:
-        _drop()(client, TOPIC, 5, lambda: seen.append(len(memory.sent())))
+    assert _drop()(sender, TOPIC, 5, lambda: seen.append(len(sender.sent))) == "1:2:0"
     assert seen == [1]
-    assert [decode(each.payload) for each in memory.sent()] == [data_request(5)]
+    assert [decode(each) for each in sender.sent] == [data_request(5)]
 
 
-def test_the_producer_leaves_the_list_alone_where_the_request_may_not_be_durable(memory: Memory) -> None:
+def test_the_producer_leaves_the_list_alone_where_the_request_may_not_be_durable() -> None:
     seen: list[int] = []
-    with LedgerDeletionClient(memory.settings, services=memory.services()) as client:
-        memory.pulsar.faults.away = True
-        with pytest.raises(UnavailableError):
-            _drop()(client, TOPIC, 5, lambda: seen.append(5))
+    with pytest.raises(UnavailableError):
+        _drop()(Sender(UnavailableError("no answer")), TOPIC, 5, lambda: seen.append(5))
     assert seen == []
 
 

@@ -1,5 +1,8 @@
 """`ledger-reaper request --wait`: every valid line has its receipt, in order; other lines are reported."""
 
+import subprocess
+import sys
+
 import pytest
 
 from streaming.errors import UnavailableError
@@ -34,3 +37,15 @@ def test_a_line_that_was_not_acknowledged_is_an_error_and_the_producer_is_closed
     with pytest.raises(UnavailableError):
         publish_and_wait(memory.settings, around, [encode(data_request(n)) for n in range(200)], 5)
     assert all(each.is_closed for each in memory.senders)
+
+
+def test_it_needs_no_spark() -> None:
+    """The command and the receipts can be imported without pyspark."""
+    program = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "import streaming.phase_one.lines\n"
+        "from streaming.phase_one.receipts_by_message import newest_receipts\n"
+        "from streaming.state.waiting import outstanding\n"
+        "assert newest_receipts(sys.argv[1], ['1:2:3'], 0) == {} and not list(outstanding(sys.argv[1]))\n"
+    )
+    subprocess.run([sys.executable, "-c", program, "/nonexistent/state"], check=True)

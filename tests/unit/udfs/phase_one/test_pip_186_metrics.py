@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from udfs.phase_one.pip_186_metrics import HELP, PUTS_OFF, SENT, Metric, counted_as, sent_as
+from udfs.phase_one.pip_186_metrics import HELP, PUTS_OFF, Metric, counted_as
 from udfs.records import LedgerType, Outcome, Reason
 
 READ = {Metric.MESSAGES_RECEIVED, Metric.MESSAGES_ACKED}
@@ -81,7 +81,3 @@ def test_reasons_for_a_retry_are_those_of_the_rules_and_of_the_page_of_reasons()
     retried = re.findall(r"(?:_later|Outcome\.RETRY)[(,]\s*Reason\.(\w+)", "".join(file.read_text() for file in files))
     assert len(set(retried)) >= 14
     assert set(retried) <= {str(reason) for reason in PUTS_OFF}
-
-
-def test_a_sent_request_is_counted_by_its_kind() -> None:
-    assert tuple(map(sent_as, BOTH)) == SENT
