@@ -32,11 +32,12 @@ from streaming.state.delta.delta_tables import (
 )
 from streaming.state.filesystem import shown
 from udfs import columns as c
-from udfs.formats.internal_stats import Position
 from udfs.records import Outcome
 
 if TYPE_CHECKING:  # commands that only read receipts start without Spark
     from pyspark.sql import DataFrame, SparkSession
+
+    from udfs.formats.internal_stats import Position
 
 TABLE = "receipts"
 _COUNT = "count_all"
@@ -276,7 +277,7 @@ def _present(table: Table, columns: Collection[str]) -> list[str]:
     return [name for name in columns if name in present]
 
 
-def newest_positions(state_dir: str, is_wanted: Callable[[str], bool]) -> dict[str, Position]:
+def newest_positions(state_dir: str, is_wanted: Callable[[str], bool]) -> "dict[str, Position]":
     """Return the newest entry that has a receipt, by source, for the sources that are wanted. Raises UnavailableError.
 
     Sources are full names of partitions.
