@@ -6,6 +6,7 @@
 import json
 import subprocess
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSe
 from streaming.adapters.pulsar.http import topic_path
 from streaming.sandbox.cluster import Cluster
 from tests.integration import transactions
+from tests.integration.odd_messages import NEEDS_TRANSACTIONS, ODD, senders
 from tests.integration.raw_producer import RawProducer
 from tests.integration.spark4_jobs import Jobs, KilledError, jobs, rows
 from tests.pulsar_fields import single
@@ -99,6 +101,34 @@ def test_every_message_is_read_once_by_a_query_that_is_killed_at_each_effect(
     assert deaths >= 3
     assert len([*folder.glob("0000-*.arrow")]) >= 2, "a batch has run again after its effect"
     assert sorted(_addresses(rows(folder))) == sorted(sent)
+
+
+def test_odd_messages_are_passed_on_as_they_are(
+    cluster: Cluster, admin: PulsarAdmin, running: Jobs, tmp_path: Path
+) -> None:
+    topic = _topic(admin)
+    partition = f"{topic}-partition-0"
+    request = json.dumps({"a": "valid message"}).encode()
+    with senders(cluster.addresses.pulsar) as send:
+        for kind, publish in ODD.items():
+            # a topic has one schema
+            if kind not in NEEDS_TRANSACTIONS and not kind.startswith("schema_"):
+                publish(send, partition, request)
+        send.raw.reconnect()
+        send.raw.send(partition, b"the last")
+        acknowledged = {address[1:3] for address in send.acknowledged if address[0] == partition}
+    folder = tmp_path / "query"
+    answer = running.run(folder, _options(cluster, topic, isolation="read_uncommitted"))
+    assert "error" not in answer
+    found = rows(folder)
+    counted = Counter(_addresses(found))
+    assert counted.most_common(1)[0][1] == 1
+    without_rows = acknowledged - {address[1:3] for address in counted}
+    assert len(without_rows) == 1, "only of batch_all_compacted_out no message is left"
+    kinds = {row["kind"] for row in found}
+    assert {"MESSAGE", "ENCRYPTED", "CHUNK", "UNREADABLE", "MARKER"} <= kinds
+    assert all(row["detail"] for row in found if row["kind"] != "MESSAGE")
+    assert all(row["entry"] for row in found if row["kind"] in ("ENCRYPTED", "CHUNK"))
 
 
 def test_an_added_partition_is_read_from_its_start(
