@@ -89,9 +89,10 @@ class Sharing:
         """
         admission = Admission(limits)
         self._waits = target is not None
+        deadline_s = time.monotonic() + PLANNING_SECONDS
+        self._wait_until(deadline_s)  # for what was counted while the last batch ran
         by_name = {part.name: part for part in planned if self._opened(part, target)}
         order = self._turns.ordered(by_name)
-        deadline_s = time.monotonic() + PLANNING_SECONDS
         for _ in range(_ROUNDS):
             if not order or admission.left.is_none:
                 break
@@ -120,6 +121,7 @@ class Sharing:
         spans = planning.unread(part.resumed.at, part.stats, upto)
         known = self._open.get(part.name)
         if known is not None and known.is_busy:
+            known.is_late = True
             return known.at == part.resumed.at
         if known is not None and (known.at != part.resumed.at or not spans or known.has_failed):
             self._forget(part.name)
@@ -138,10 +140,14 @@ class Sharing:
             known = self._open[name]
             if not known.is_busy and not known.has_failed:
                 known.filling = self._threads.submit(known.counting.fill, share)
+        self._wait_until(deadline_s)
+
+    def _wait_until(self, deadline_s: float) -> None:
+        """Wait for the threads that count; only the first batch waits for a partition that hangs."""
         left_s = None if self._waits else max(0.0, deadline_s - time.monotonic())
-        opened = [self._open[name] for name in shares]
-        # only the first batch waits for a partition that hangs
-        wait([known.filling for known in opened if known.filling is not None and not known.is_late], left_s)
+        wait(
+            [known.filling for known in self._open.values() if known.filling is not None and not known.is_late], left_s
+        )
 
     def _take(self, part: Planned, share: Limits, admission: Admission) -> bool:
         """Let the batch take the partition's share; return whether the partition may have more for it."""

@@ -1,6 +1,7 @@
 """The batches of the Spark source, over the fake of a broker."""
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from streaming.adapters.memory.source_broker import MemorySourceBroker
 from streaming.adapters.pulsar.source import sharing
 from streaming.adapters.pulsar.source import stream as stream_module
+from streaming.adapters.pulsar.source.counting import Counting
 from streaming.adapters.pulsar.source.options import OnGap, Start, parse_options
 from streaming.adapters.pulsar.source.stream import PartitionBatch, PulsarStream
 from streaming.errors import RefusedError, SafetyError, UnavailableError
@@ -356,6 +358,31 @@ def test_a_topic_whose_partitions_can_not_be_listed_now_is_read(broker: MemorySo
     assert _next(stream, offset)[1] == {partition: 1}
     with pytest.raises(UnavailableError):
         stream.set_target()
+
+
+def test_entries_that_arrive_while_the_next_batch_is_counted_are_part_of_it(
+    broker: MemorySourceBroker, opened: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (partition,) = broker.create(A)
+    stream = opened(A)
+    offset = stream.initial()
+    _publish(broker, partition, 10)
+    goes_on, fill, calls = Event(), Counting.fill, []
+
+    def slow(counting: Counting, share: Limits) -> None:
+        calls.append(share)
+        if len(calls) == 2:  # the first call is for the first batch
+            goes_on.wait(60)
+        fill(counting, share)
+
+    monkeypatch.setattr(Counting, "fill", slow)
+    offset, read = _next(stream, offset, Limits(messages=10))
+    assert read == {partition: 10}
+    _publish(broker, partition, 10)
+    with ThreadPoolExecutor(1) as other:
+        second = other.submit(_next, stream, offset, Limits(messages=10))
+        goes_on.set()
+        assert second.result()[1] == {partition: 10}
 
 
 def test_an_outage_of_all_partitions_is_an_error(broker: MemorySourceBroker, opened: Streams) -> None:
