@@ -27,7 +27,9 @@ from streaming.deletion.fallback import Fallback
 from streaming.deletion.gate import Gate, Outages
 from streaming.deletion.instance import Identity, Instance, coordination_of
 from streaming.deletion.lanes.existing import existing_lanes
-from streaming.deletion.lanes.reader import SLOW_CHUNK_ROWS, SLOW_LANES, LaneReader
+from streaming.deletion.lanes.progress import LaneProgress
+from streaming.deletion.lanes.reader import LaneReader
+from streaming.deletion.lanes.slow import SLOW_CHUNK_ROWS, SLOW_LANES
 from streaming.deletion.retries import DueLoop, Retries
 from streaming.deletion.service import LedgerDeletionService
 from streaming.deletion.supervision.board import Board
@@ -288,18 +290,21 @@ class Assembly:
         spark, settings, service = self.spark, self.settings, self.service
         if settings.topics.lanes is Lanes.ONE:
             return None
-        return LaneReader(
+        progress = LaneProgress(
             subscription=settings.topics.subscription,
+            service=service,
+            clock=service.clock,
+            newest_receipts=partial(newest_positions, settings.state_dir, _is_in_lane(settings)),
+        )
+        return LaneReader(
             existing=partial(existing_lanes, self.instance.clients.store, settings),
             admin=self.instance.admin,
-            service=service,
+            progress=progress,
             bell=Doorbell(settings.pulsar, settings.topics.subscription),
             read=LaneRows(spark, settings, service.slots),
             read_one=ReadRows(spark, settings, service.slots),
             last_message=partial(last_message, settings.pulsar),
-            newest_receipts=partial(newest_positions, settings.state_dir, _is_in_lane(settings)),
             show=self.board.show,
-            clock=service.clock,
         )
 
     def upkeep(self, queries: RunningQueries, lanes: LaneReader | None) -> Upkeep:
@@ -313,7 +318,7 @@ class Assembly:
 
         return Upkeep(
             partial(tidy_up, settings, pulsar, table=service.receipts, lock=service.lock, clock=clock),
-            partial(check_accounts, {}) if lanes is None else partial(lanes.with_processed, check_accounts),
+            partial(check_accounts, {}) if lanes is None else partial(lanes.progress.with_processed, check_accounts),
             service.outages.metrics,
         )
 

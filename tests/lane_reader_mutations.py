@@ -1,11 +1,14 @@
 """The safety lines of what reads lanes, for tests/mutation.py, with their tests."""
 
 READER, EXISTING = "streaming/deletion/lanes/reader.py", "streaming/deletion/lanes/existing.py"
+PROGRESS, SLOW = "streaming/deletion/lanes/progress.py", "streaming/deletion/lanes/slow.py"
 LANE_READS, MATCHING = "streaming/queries/delivery/lane_reads.py", "streaming/topics/matching.py"
 INSTANCE, IDLE = "streaming/deletion/instance.py", "streaming/deletion/supervision/idle.py"
 # the tests that must notice, by the changed file
 TESTS = {
     READER: ("tests/unit/deletion/lanes",),
+    PROGRESS: ("tests/unit/deletion/lanes",),
+    SLOW: ("tests/unit/deletion/lanes",),
     EXISTING: ("tests/unit/deletion/lanes",),
     LANE_READS: ("tests/unit/queries/delivery/test_lane_reads.py",),
     MATCHING: ("tests/unit/queries/test_running.py",),
@@ -14,33 +17,33 @@ TESTS = {
 LANE_READER = (
     (
         "messages of which a failed pass may have written receipts are left out",
-        READER,
+        PROGRESS,
         "        self._in_doubt |= spans.keys()\n",
         "",
     ),
     (
         "messages that an earlier run has processed are left out",
-        READER,
+        PROGRESS,
         "first <= received.get(name, BEFORE_ALL) or ",
         "",
     ),
     (
         "a cursor that was moved back repeats nothing",
-        READER,
+        PROGRESS,
         "max(self._reached.get(partition, BEFORE_ALL), stats.mark_deleted(self.subscription))",
         "stats.mark_deleted(self.subscription)",
     ),
     (
         "a lane that is still being read is not read again",
         READER,
-        "if each in self._lanes and each not in self._in_work]",
+        "if each in self._lanes and each != self._slow.in_work]",
         "if each in self._lanes]",
     ),
     (
         "messages of an open transaction are not read by a lane's slow reader",
-        READER,
-        "_AFTER_ALL if last is None else last",
-        "_AFTER_ALL",
+        SLOW,
+        "AFTER_ALL if last is None else last",
+        "AFTER_ALL",
     ),
     (
         "a lane that could not be read completely is not acknowledged beyond that",

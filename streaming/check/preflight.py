@@ -128,7 +128,7 @@ def _together(settings: Settings, clients: CommandClients, clock: Clock) -> Iter
     yield _line(
         "no other service on these topics",
         lambda: questions.owned_topics(
-            clients.store, settings, (*settings.topics.owned, *matched_topics(pulsar.admin, settings))
+            clients.store, settings, (*settings.topics.claims, *matched_topics(pulsar.admin, settings))
         ),
         "no two services may read the same topic: docs/move-topics.md",
     )

@@ -44,6 +44,8 @@ COVERED = {
     "streaming.adapters.pulsar.admin_api.broker": "tests/contract/test_broker.py",
     "streaming.adapters.pulsar.doorbell.doorbell": "tests/contract/test_doorbell.py",
     "streaming.adapters.pulsar.doorbell.line": "tests/contract/test_doorbell.py",
+    "streaming.deletion.lanes.progress": "tests/unit/deletion/lanes/test_reader.py",
+    "streaming.deletion.lanes.slow": "tests/unit/deletion/lanes/test_reader.py",
     "streaming.adapters.pulsar.readers.frames": "tests/unit/adapters/pulsar/readers/test_entries.py",
     "streaming.adapters.pulsar.http": "tests/contract/test_pulsar_http.py",
     "streaming.adapters.pulsar.admin_api.offload_policies": "tests/contract/test_offload_configuration.py",

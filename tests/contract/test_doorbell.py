@@ -11,13 +11,15 @@ from streaming.adapters.pulsar.doorbell.doorbell import Doorbell
 from streaming.adapters.pulsar.snapshots.snapshot_admin import SnapshotAdmin
 from streaming.config.load import load
 from streaming.config.sections import PulsarSettings
+from streaming.sandbox import cluster_faults
+from streaming.sandbox.cluster import Cluster
 from tests.integration.raw_producer import RawProducer
 from udfs.formats.internal_stats import Position
 
 pytestmark = pytest.mark.cluster
 
 SUBSCRIPTION = "doorbell-test"
-WAIT_S = 30.0  # longer than any ring takes, even on a busy machine
+WAIT_S = 90.0  # longer than any ring takes, even on a busy machine and after pauses
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ def test_a_topic_that_is_moved_rings_on(world: World, doorbell: Doorbell) -> Non
     until(lambda: world.acknowledged(topic) == position, doorbell, may_ring=True)
 
 
+@pytest.mark.long
 def test_a_move_during_the_work_loses_no_acknowledgement(world: World, doorbell: Doorbell) -> None:
     topic = world.topic()
     position = world.send(topic)
@@ -140,13 +143,31 @@ def test_a_move_during_the_work_loses_no_acknowledgement(world: World, doorbell:
     until(lambda: world.acknowledged(topic) == position and doorbell.listening == 1, doorbell, may_ring=True)
 
 
+@pytest.mark.long
+def test_a_broker_that_was_killed_rings_again(world: World, doorbell: Doorbell, cluster: Cluster) -> None:
+    topic = world.topic()
+    first = world.send(topic)
+    doorbell.watch(topic)
+    assert doorbell.rung(WAIT_S) == [topic]
+    cluster_faults.kill_brokers(cluster)
+    cluster_faults.restart_brokers(cluster)
+    doorbell.settle(topic, first)
+    until(lambda: world.acknowledged(topic) == first and doorbell.listening == 1, doorbell, may_ring=True)
+    world.producer.reconnect()
+    second = world.send(topic)
+    assert doorbell.rung(WAIT_S) == [topic]
+    doorbell.settle(topic, second)
+    until(lambda: world.acknowledged(topic) == second, doorbell, may_ring=True)
+
+
+@pytest.mark.long
 def test_a_topic_that_is_created_again_rings(world: World, doorbell: Doorbell) -> None:
     topic = world.topic()
     doorbell.watch(topic)
     until(lambda: doorbell.listening == 1, doorbell)
     whole = topic.removesuffix("-partition-0")
     world.admin.delete_topic(whole, force=True)
-    until(lambda: topic in doorbell.faults, doorbell)
+    until(lambda: topic in doorbell.faults and doorbell.faults[topic].is_missing, doorbell)
     assert world.admin.partitions(whole) is None  # the doorbell creates no topic
     world.admin.create_partitioned_topic(whole, 1)
     world.admin.ensure_subscription(whole, SUBSCRIPTION)

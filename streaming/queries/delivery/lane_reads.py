@@ -1,6 +1,6 @@
 """Reads the next entries of many lanes in one Spark job, in bounded time; a lane that is slow or odd stops nothing.
 
-1. Of each lane at most a given number of entries, messages and bytes is read, and only whole entries.
+1. Of each lane at most a given number of entries, messages and bytes is read, and only whole entries, but at least one.
 2. A lane's read ends early at an entry that its broker sends to no reader, or that has too many messages, and after
    SECONDS. The lane's entries before that are processed; the reason is returned, and deletion/lanes/slow.py continues.
 """
@@ -33,6 +33,7 @@ from udfs.undelivered import found_in_bytes
 from udfs.units import ROW_BYTES
 
 LANES_PER_TASK = 16
+MOST_OF_ENTRY = 1_000  # messages; Pulsar's clients put no more into a batch by default
 SECONDS = 4.0  # longer than a healthy broker takes for any lane's entries; one hostile lane may delay a pass so long
 _MOST_BYTES = 4 * 1024 * 1024  # of a lane
 _JOB_SECONDS = 60.0  # a worker that does not even notice that its time is over
@@ -98,9 +99,9 @@ class ReadLanes:
                 if entry.data is None:
                     yield source, entry.position, [], f"the broker sends entry {entry.position} to no reader"
                     return
-                messages = list(islice(found_in_bytes(entry.data), most + 1))
-                if len(messages) > most:
-                    yield source, entry.position, [], f"entry {entry.position} has more than {most} messages"
+                messages = list(islice(found_in_bytes(entry.data), MOST_OF_ENTRY + 1))
+                if len(messages) > MOST_OF_ENTRY:
+                    yield source, entry.position, [], f"entry {entry.position} has more than {MOST_OF_ENTRY} messages"
                     return
                 rows = [fallback_row(source, entry.position, message, most_bytes) for message in messages]
                 added = 0
@@ -112,7 +113,7 @@ class ReadLanes:
                 if added > _MOST_BYTES:
                     yield source, entry.position, [], f"entry {entry.position} has {added} bytes"
                     return
-                if len(rows) > left or size + added > _MOST_BYTES:  # the next pass continues here
+                if left < most and (len(rows) > left or size + added > _MOST_BYTES):  # the next pass continues here
                     break
                 left, size = left - len(rows), size + added
                 yield source, entry.position, rows, None

@@ -29,6 +29,7 @@ from streaming.adapters.pulsar.readers.frames import (
     LOOKUP_REDIRECT,
     MESSAGE,
     SUBSCRIBE,
+    NoTopicError,
     address_in,
     refusal,
 )
@@ -58,6 +59,7 @@ class Fault:
     why: str
     failures: int  # tries in a row
     since_s: float  # the first of them, in monotonic time
+    is_missing: bool  # the partition does not exist
 
 
 @dataclass(slots=True, eq=False)
@@ -283,8 +285,10 @@ class Doorbell:
                 else:
                     answered(answer)
 
-        # a subscribe must not follow the close of its consumer, which would leave the consumer open
-        line.request(lambda request_id: command(request_id) if is_needed() else None, checked)
+        # Look-ups come last, so that few of ten thousand partitions are loaded at once, and the first ring early. A
+        # subscribe must not follow the close of its consumer, which would leave the consumer open.
+        is_first = bool(watched.guard)
+        line.request(lambda request_id: command(request_id) if is_needed() else None, checked, is_first=is_first)
 
     def _fail(self, watched: _Watched, why: ReaperError) -> None:
         """Close the partition's consumers, and try again after a pause."""
@@ -295,8 +299,8 @@ class Doorbell:
         watched.failures += 1
         watched.since_s = None
         earlier = self._faults.get(watched.partition)
-        fault = Fault(str(why), watched.failures, now_s if earlier is None else earlier.since_s)
-        self._faults[watched.partition] = fault
+        since_s = now_s if earlier is None else earlier.since_s
+        self._faults[watched.partition] = Fault(str(why), watched.failures, since_s, isinstance(why, NoTopicError))
         self._try_at(watched, now_s + _PAUSES.pause_s(watched.failures))
 
     def _leave(self, watched: _Watched) -> None:

@@ -89,9 +89,13 @@ class Line:
         """Connect, in the line's thread."""
         self._thread.start()
 
-    def request(self, command: Command, answered: Answered) -> None:
-        """Send a request when fewer than MOST_UNANSWERED are unanswered."""
-        self._waiting.append(_Request(command, answered))
+    def request(self, command: Command, answered: Answered, *, is_first: bool) -> None:
+        """Send a request when fewer than MOST_UNANSWERED are unanswered.
+
+        is_first: before those that wait already.
+        """
+        add = self._waiting.appendleft if is_first else self._waiting.append
+        add(_Request(command, answered))
 
     def send(self, command: api.BaseCommand) -> None:
         """Send a command that has no answer, before the requests that wait."""

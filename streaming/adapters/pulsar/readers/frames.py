@@ -35,7 +35,7 @@ AUTH_CHALLENGE, AUTH_RESPONSE = 36, 37
 _PROTOCOL_VERSION = 19
 LOOKUP_REDIRECT, LOOKUP_FAILED = 0, 2
 _REDIRECTS = 5
-_AUTHENTICATION_ERRORS = (3, 4)
+_AUTHENTICATION_ERRORS, _NO_TOPIC = (3, 4), 11
 _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 _PERMITS = 1000
 _REFILL_AT = _PERMITS // 2
@@ -50,6 +50,10 @@ _LAST_SECONDS = 5.0
 
 class BrokerError(UnavailableError):
     """The broker answered with an error."""
+
+
+class NoTopicError(BrokerError):
+    """There is no such topic."""
 
 
 class ReceiveTimeout(Exception):  # noqa: N818 - not an error: the broker sent nothing more for now
@@ -340,7 +344,9 @@ def _secured(settings: PulsarSettings, plain: socket.socket, host: str) -> socke
 def refusal(what: str, code: int, message: str) -> RefusedError | BrokerError:
     """Return the error for an answer of the broker."""
     text = f"{what}: {message} (error {code} of Pulsar's protocol)"
-    return RefusedError(text) if code in _AUTHENTICATION_ERRORS else BrokerError(text)
+    if code in _AUTHENTICATION_ERRORS:
+        return RefusedError(text)
+    return NoTopicError(text) if code == _NO_TOPIC else BrokerError(text)
 
 
 def message_id(position: Position) -> api.MessageId:

@@ -10,7 +10,7 @@ import pytest
 from streaming.adapters.pulsar.readers.span_reader import SpanEntry
 from streaming.config.load import load
 from streaming.errors import UnavailableError
-from streaming.queries.delivery.lane_reads import LaneEnd, ReadLanes, _end
+from streaming.queries.delivery.lane_reads import MOST_OF_ENTRY, LaneEnd, ReadLanes, _end
 from tests.pulsar_fields import framed, metadata, single
 from udfs import columns as c
 from udfs.entry_ranges import EntrySpan
@@ -71,9 +71,16 @@ def test_a_lane_ends_before_the_entry_with_which_it_would_have_too_many_messages
     assert ends == {"a": LaneEnd((7, last), "", len(messages) - 1)}
 
 
-@pytest.mark.parametrize(("most", "fault"), [(2, ""), (1, "entry (7, 1) has more than 1 messages")])
-def test_an_entry_that_alone_has_too_many_messages_is_left_to_the_slow_reader(most: int, fault: str) -> None:
-    assert read(most, a=(1, sends(entry(b"1", b"2"))))[1]["a"].fault == fault.replace("(7, 1)", "(7, 0)")
+def test_at_least_one_entry_is_read_whatever_number_of_messages_it_has() -> None:
+    messages, ends = read(1, a=(2, sends(entry(b"1", b"2", b"3"), entry(b"4"))))
+    assert len(messages) == 3
+    assert ends == {"a": LaneEnd((7, 0), "", 2)}
+
+
+@pytest.mark.parametrize(("count", "fault"), [(0, ""), (1, "entry (7, 0) has more than 1000 messages")])
+def test_an_entry_of_very_many_messages_is_left_to_the_slow_reader(count: int, fault: str) -> None:
+    _messages, ends = read(a=(1, sends(entry(*[b"1"] * (MOST_OF_ENTRY + count)))))
+    assert ends["a"].fault == fault
 
 
 def test_an_entry_that_the_broker_sends_to_no_reader_is_left_to_the_slow_reader() -> None:

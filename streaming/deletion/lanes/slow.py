@@ -1,0 +1,178 @@
+"""Reads slow lanes, one at a time, as the fallback reads: without a limit of time, and whatever their messages are.
+
+A lane that fails is tried again after a pause, and the other slow lanes before it. The tenants take turns.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+
+from pyspark.sql import DataFrame
+
+from streaming.adapters.pulsar.readers.admin_entries import NOTHING_SHOWN, WITHHELD
+from streaming.deletion.lanes.progress import AFTER_ALL, LaneProgress
+from streaming.deletion.lanes.waiting_lanes import WaitingLanes
+from streaming.errors import StopRequestedError
+from streaming.ports import TopicAdmin
+from streaming.queries.delivery.completion import Read
+from streaming.spark.java_errors import error_of, one_line
+from udfs.backoff import Backoff
+from udfs.entry_ranges import EntrySpan
+from udfs.formats.internal_stats import Position
+from udfs.paths import tenant_of
+
+log = logging.getLogger("ledger-reaper")
+
+SLOW_LANES = "slow-lanes"  # the name of the query
+SLOW_S = 600.0  # how long a tenant's lanes are slow after one of them was
+SLOW_CHUNK_ROWS = 250  # a slow lane may have a million messages, and passes wait for each of its chunks
+_MOST_BYTES = 256 * 1024  # of a lane in a turn, as stored: it may compress well
+_LONGEST_REST_S = 5.0
+_GIVES_UP_S = 600.0  # as in deletion/fallback.py
+_PAUSES = Backoff((1, 5, 10, 30, 60))
+
+
+@dataclass(slots=True)
+class _SlowLane:
+    due_s: float
+    failures: int = 0
+    why: str = ""  # why it failed last
+    since_s: float = 0.0  # when it failed first
+    withheld_since_s: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class SlowLanes:
+    """The slow lanes. One per service; one thread calls read_next(), any thread the rest."""
+
+    progress: LaneProgress
+    admin: TopicAdmin
+    read: Read
+    last_message: Callable[[str], Position | None]  # the last that the broker would send; None: it does not report it
+    settle: Callable[
+        [str, Position | None, bool], None
+    ]  # acknowledges a lane up to here; bool: whether it had messages
+    monotonic: Callable[[], float] = time.monotonic
+    _lanes: dict[str, _SlowLane] = field(default_factory=dict)
+    _waiting: WaitingLanes = field(default_factory=WaitingLanes)
+    _tenants: dict[str, float] = field(default_factory=dict)  # until when they are slow
+    in_work: str = ""  # the partition that is being read
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def __len__(self) -> int:
+        """Return how many partitions wait or are being read."""
+        with self._guard:
+            return len(self._waiting) + bool(self.in_work)
+
+    def is_slow(self, partition: str) -> bool:
+        """Whether the partition's tenant is slow now."""
+        return self._tenants.get(tenant_of(partition), float("-inf")) > self.monotonic()
+
+    def add(self, partition: str, why: str = "") -> None:
+        """Let a partition be read; why: it was found slow, and so its tenant is."""
+        with self._guard:
+            now_s = self.monotonic()
+            if why:
+                log.info("%s is read by itself from now on: %s", partition, why)
+                self._tenants = {tenant: until_s for tenant, until_s in self._tenants.items() if until_s > now_s}
+                self._tenants[tenant_of(partition)] = now_s + SLOW_S
+            self._lanes.setdefault(partition, _SlowLane(now_s))
+            self._waiting.add(partition)
+
+    def forget(self, partition: str) -> None:
+        """Drop a partition that is gone."""
+        with self._guard:
+            self._waiting.discard(partition)
+            self._lanes.pop(partition, None)
+
+    def unread(self, since_s: float) -> dict[str, str]:
+        """Return by partition why lanes are not read, if they fail since this time or earlier."""
+        with self._guard:
+            return {name: lane.why for name, lane in self._lanes.items() if lane.why and lane.since_s <= since_s}
+
+    def read_next(self) -> None:
+        """Process the next entries of a lane, if one is due; one that fails is tried again later."""
+        started_s = self.monotonic()
+        with self._next() as partition:
+            if partition:
+                try:
+                    self._read(partition)
+                except StopRequestedError:
+                    raise
+                except Exception as error:
+                    self._put_off(partition, one_line(error_of(SLOW_LANES, error)))
+        # slow lanes take half of the time at most, so that passes find free slots and the fair lock
+        self.progress.service.gate.stop.wait(min(self.monotonic() - started_s, _LONGEST_REST_S))
+
+    @contextmanager
+    def _next(self) -> Iterator[str]:
+        """Take the next lane that is due; "" if there is none."""
+        with self._guard:
+            now_s = self.monotonic()
+            # in their order, so that the tenants take turns
+            candidates = self._waiting.take(len(self._waiting))
+            taken = [*islice((each for each in candidates if self._lanes[each].due_s <= now_s), 1)]
+            for partition in candidates:
+                if partition not in taken:
+                    self._waiting.add(partition)
+            self.in_work = next(iter(taken), "")
+            if self.in_work:  # its tenant's other lanes come after those of other tenants
+                self._waiting.move_to_end(tenant_of(self.in_work))
+        try:
+            yield self.in_work
+        finally:
+            with self._guard:
+                self.in_work = ""
+
+    def _read(self, partition: str) -> None:
+        last = self.last_message(partition)
+        stats = self.admin.internal_stats(partition)
+        # messages of an open transaction, which come after `last`, wait for its end; if the broker can't even read the
+        # last message's metadata, everything is read
+        upto = AFTER_ALL if last is None else last
+        spans = self.progress.next_entries(partition, stats, _MOST_BYTES, upto)
+        if spans:
+            service, number = self.progress.service, self.progress.next_batch()
+            service.slots.slow_down(SLOW_LANES)
+            service.describe(SLOW_LANES, number, f"reading {partition}")
+            rows = self._rows(partition, spans)
+            try:
+                self.progress.take(SLOW_LANES, rows, number, {partition: spans})
+            finally:
+                rows.unpersist()
+            service.note({partition: spans})
+            self.progress.reach({partition: (spans[-1].ledger, spans[-1].last)})
+        with self._guard:
+            self._lanes.pop(partition, None)
+            if partition in self._waiting:  # it has rung meanwhile: it was deleted and created again
+                self._lanes[partition] = _SlowLane(self.monotonic())
+        self.settle(partition, self.progress.after(partition, stats), bool(spans))
+
+    def _rows(self, partition: str, spans: Sequence[EntrySpan]) -> DataFrame:
+        lane = self._lanes.get(partition) or _SlowLane(0.0)
+        since_s, lane.withheld_since_s = lane.withheld_since_s, None
+        now_s = self.monotonic()
+        try:
+            gives_up = since_s is not None and now_s - since_s >= _GIVES_UP_S
+            return self.read(SLOW_LANES, {partition: spans}, gives_up=gives_up)
+        except Exception as error:
+            if any(reason in str(error) for reason in (NOTHING_SHOWN, WITHHELD)):
+                lane.withheld_since_s = now_s if since_s is None else since_s
+            raise
+
+    def _put_off(self, partition: str, why: str) -> None:
+        with self._guard:
+            lane = self._lanes.get(partition)
+            if lane is None:  # it is gone
+                return
+            if not lane.failures:
+                log.warning("%s could not be read, and is tried again: %s", partition, why)
+                lane.since_s = self.monotonic()
+            lane.failures += 1
+            lane.why = why
+            lane.due_s = self.monotonic() + _PAUSES.pause_s(lane.failures)
+            self._waiting.add(partition)
