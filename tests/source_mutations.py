@@ -1,12 +1,14 @@
 """The safety lines of the Spark source for tests/mutation.py, with the tests that must notice."""
 
 STREAM, READ = "streaming/adapters/pulsar/source/stream.py", "streaming/adapters/pulsar/source/batch_read.py"
+SHARING = "streaming/adapters/pulsar/source/sharing.py"
 COUNTING = "streaming/adapters/pulsar/source/counting.py"
 PLANNING = "udfs/pulsar_source/planning.py"
 _STREAM_TESTS = ("tests/unit/adapters/pulsar/source/test_stream.py",)
 # the tests that must notice, by the changed file
 TESTS = {
     STREAM: _STREAM_TESTS,
+    SHARING: _STREAM_TESTS,
     COUNTING: _STREAM_TESTS,
     READ: ("tests/unit/adapters/pulsar/source/test_batch_read.py",),
     PLANNING: ("tests/unit/udfs/pulsar_source/test_planning.py",),
@@ -61,5 +63,11 @@ SOURCE = (
         COUNTING,
         "elif self._reads_uncommitted and not self._is_sent(scout):",
         "elif not self._is_sent(scout):",
+    ),
+    (
+        "what was counted while the last batch ran is waited for",
+        SHARING,
+        "        self._wait_until(deadline_s)  # for what was counted while the last batch ran\n",
+        "",
     ),
 )

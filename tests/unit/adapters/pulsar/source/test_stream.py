@@ -1,7 +1,7 @@
 """The batches of the Spark source, over the fake of a broker."""
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait
 from dataclasses import replace
 from threading import Event
 from typing import Any
@@ -379,10 +379,13 @@ def test_entries_that_arrive_while_the_next_batch_is_counted_are_part_of_it(
     offset, read = _next(stream, offset, Limits(messages=10))
     assert read == {partition: 10}
     _publish(broker, partition, 10)
-    with ThreadPoolExecutor(1) as other:
-        second = other.submit(_next, stream, offset, Limits(messages=10))
+
+    def waiting(*arguments: Any) -> Any:
         goes_on.set()
-        assert second.result()[1] == {partition: 10}
+        return wait(*arguments)
+
+    monkeypatch.setattr(sharing, "wait", waiting)
+    assert _next(stream, offset, Limits(messages=10))[1] == {partition: 10}
 
 
 def test_an_outage_of_all_partitions_is_an_error(broker: MemorySourceBroker, opened: Streams) -> None:
