@@ -3,12 +3,15 @@
 MESSAGES, RECEIPT = "streaming/sweep/messages.py", "udfs/requests/lane_receipts.py"
 FOLLOWER, TOPICS = "streaming/deletion/lane_receipts.py", "streaming/topics/receipt_topics.py"
 PATTERN = "udfs/requests/topic_pattern.py"
+ADMISSION, COMBINATIONS = "udfs/requests/admission.py", "streaming/config/combinations.py"
 # the tests that must notice, by the changed file
 TESTS = {
     MESSAGES: ("tests/unit/sweep/test_messages.py",),
     RECEIPT: ("tests/unit/udfs/requests/test_lane_receipts.py",),
     FOLLOWER: ("tests/unit/deletion/test_lane_receipts.py",),
     TOPICS: ("tests/unit/topics/test_receipt_topics.py",),
+    ADMISSION: ("tests/unit/udfs/requests/test_lanes.py",),
+    COMBINATIONS: ("tests/unit/config/test_load.py",),
     PATTERN: ("tests/unit/udfs/requests/test_topic_pattern.py",),
 }
 LANES = (
@@ -55,4 +58,16 @@ LANES = (
         "else:",
     ),
     ("receipts go to a topic without partitions only", TOPICS, "    if partitions:\n", "    if False:\n"),
+    (
+        "a listed topic with a lane's name keeps its rights",
+        ADMISSION,
+        "is_listed = topic in self.request_topics",
+        "is_listed = False",
+    ),
+    (
+        "the shared topic of lanes is no single tenant's",
+        COMBINATIONS,
+        "    if topics.lanes is not Lanes.ONE and tenant_of(shared) not in topics.trusted_tenants:\n",
+        "    if False:\n",
+    ),
 )

@@ -24,6 +24,7 @@ def faults_of(settings: Settings) -> list[str]:
         *_zookeeper_faults(settings.zookeeper),
         *_directory_faults(settings.state.dir, settings.checkpoints.dir),
         *_tenant_faults(settings.topics),
+        *_shared_topic_faults(settings.topics),
         *_receipt_faults(settings.topics),
         *(watch_faults(settings.topics) if settings.watch.enabled else ()),
         *_delay_faults(settings),
@@ -147,6 +148,18 @@ def _tenant_faults(topics: TopicSettings) -> list[str]:
         for key, topic in (("retry", topics.retry), ("dead_letter", topics.dead_letter))
         if tenant_of(topic) not in trusted
     ]
+
+
+def _shared_topic_faults(topics: TopicSettings) -> Iterator[str]:
+    """Refuse a shared topic whose requests for other tenants' ledgers would all become dead letters."""
+    shared = topics.requests[0]
+    if topics.lanes is not Lanes.ONE and tenant_of(shared) not in topics.trusted_tenants:
+        yield (
+            f"topics.requests starts with {shared} of tenant {tenant_of(shared)}, which is not in "
+            f"topics.trusted_tenants, and with topics.lanes = {topics.lanes.value} the first topic gets the requests "
+            "of all owners without a lane: put a topic in a trusted tenant's namespace first, such as "
+            "persistent://pulsar/system/__ledger_deletion"
+        )
 
 
 def _receipt_faults(topics: TopicSettings) -> Iterator[str]:

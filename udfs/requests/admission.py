@@ -37,8 +37,12 @@ class Admission:
         )
 
     def is_lane(self, topic: str) -> bool:
-        """Whether the topic is the lane of a tenant that is not trusted, or of one of its namespaces."""
-        return self.lanes.has(topic) and tenant_of(topic) not in self.trusted_tenants
+        """Whether the topic is the lane of a tenant that is not trusted, or of one of its namespaces.
+
+        A listed topic is no lane: its rights do not depend on topics.lanes.
+        """
+        is_listed = topic in self.request_topics
+        return self.lanes.has(topic) and tenant_of(topic) not in self.trusted_tenants and not is_listed
 
 
 def first_topic(source: str, properties: Mapping[str, str | None], admission: Admission) -> str:

@@ -10,6 +10,7 @@ from streaming.errors import ConfigError
 
 SYSTEM = "persistent://pulsar/system/__ledger_deletion"
 BESIDE = "persistent://pulsar/ledger-deletion/__ledger_deletion"
+PRIVATE = "persistent://pulsar/ledger-reaper/requests"
 MINE, THEIRS = "persistent://acme/reaper/requests", "persistent://rival/reaper/requests"
 
 
@@ -170,6 +171,11 @@ def test_the_key_of_the_connector_is_accepted_and_ignored(
             f'[topics]\nrequests = ["{MINE}"]\nrequests_pattern = "persistent://.*/reaper/d"',
             "topics.retry persistent://acme/reaper/requests-RETRY belongs to tenant acme",
             id="a pattern over tenants, and one of them could write the retries of the others",
+        ),
+        pytest.param(
+            f'[topics]\nlanes = "tenant"\nrequests = ["{MINE}"]\nretry = "{PRIVATE}-R"\ndead_letter = "{PRIVATE}-D"',
+            "put a topic in a trusted tenant's namespace first",
+            id="owners without a lane share the topic of one tenant",
         ),
         pytest.param("[topics]\nreceipts = true", "topics.receipts needs topics.lanes", id="receipts for no lane"),
         pytest.param("[safety]\nmax_shrink = 0.0", "safety.max_shrink", id="a limit that nothing meets"),

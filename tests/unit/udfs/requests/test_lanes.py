@@ -1,5 +1,7 @@
 """The lane of an owner, and what a lane's requests may name."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.builders import data_request
@@ -69,3 +71,11 @@ def _refused(lanes: Lanes, lane: str, request: PendingDelete) -> bool:
 )
 def test_a_lane_requests_ledgers_of_its_own_only(lanes: Lanes, lane: str, is_refused: bool) -> None:
     assert _refused(lanes, lane, data_request(5)) is is_refused
+
+
+def test_a_listed_topic_with_a_lanes_name_is_no_lane() -> None:
+    rules = Admission(
+        request_topics=frozenset({SYSTEM, DEFAULTS}), trusted_tenants=frozenset({"pulsar"}), lanes=Lanes.NAMESPACE
+    )
+    request = replace(data_request(5), managed_ledger="public/other/persistent/t")
+    assert admit(request, DEFAULTS, rules) == request
