@@ -161,7 +161,9 @@ class LaneRows:
         source = self._spark.createDataFrame(self._spark.sparkContext.parallelize(planned, tasks), _READ)
         read = source.mapInArrow(ReadLanes(self._settings), from_arrow_schema(schemas.MESSAGE)).persist()
         try:
-            with self._slots.of(query, tasks), limited(self._spark, lambda: _JOB_SECONDS, "reading lanes"):
+            # It waits for no read of others: with few slots, all reads share one, which a slow lane may hold for half a
+            # minute. It takes SECONDS at most, so deletes wait no longer for it.
+            with limited(self._spark, lambda: _JOB_SECONDS, "reading lanes"):
                 # computes all rows, and Spark keeps them
                 ends = {row[c.SOURCE]: _end(row) for row in read.where(F.col(c.POSITION_BATCH).isNull()).collect()}
         except BaseException:
