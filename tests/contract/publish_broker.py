@@ -37,6 +37,7 @@ class PublishBroker:
     ) -> None:
         self.sent: list[tuple[int, bytes]] = []
         self.producers: list[str] = []
+        self.connections = 0
         self._on_send = on_send
         self._takes_bytes = takes_bytes
         self._last = last_sequence_id
@@ -55,6 +56,7 @@ class PublishBroker:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
+                self.connections += 1
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:

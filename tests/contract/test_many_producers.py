@@ -94,3 +94,10 @@ def test_no_broker_is_an_error_in_time_and_a_closed_client_stays_closed() -> Non
     producers.close()
     with pytest.raises(UnavailableError, match="closed"):
         producers.publish(TOPIC, TWO)
+
+
+def test_topics_share_no_connection(side: Side) -> None:
+    """A broker that limits a topic's publish rate stops reading from the whole connection."""
+    for topic in (TOPIC, f"{TOPIC}2"):
+        side.producers.publish(topic, TWO)
+    assert side.broker.connections == 2

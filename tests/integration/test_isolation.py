@@ -111,7 +111,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             leaked[tenant] = list(ids)
         secured = with_tokens(running, folder)
         for tenant in TENANTS:
-            _give_roles(secured, tenant)
+            _name_administrator(secured, tenant)
+            _create_lane_and_roles(secured, tenant)
         service, log = secured.deployment("reaper"), folder / "log"
         text = service.config.read_text()
         service.config.write_text(text.replace("[topics]", "[topics]\n" + _TOPICS))
@@ -129,10 +130,14 @@ receipts = true
 """
 
 
-def _give_roles(secured: Secured, tenant: str) -> None:
-    """Let the operator name the tenant's administrator, who does all the rest."""
+def _name_administrator(secured: Secured, tenant: str) -> None:
+    """Do all that the operator has to do for a tenant."""
     about = json.loads(secured.admin("GET", f"tenants/{tenant}"))
     secured.admin("POST", f"tenants/{tenant}", {**about, "adminRoles": [f"{tenant}-admin"]})
+
+
+def _create_lane_and_roles(secured: Secured, tenant: str) -> None:
+    """Do what the tenant's administrator does."""
     _create_lane(secured, tenant)
     for role, actions in (("producer", ["produce"]), ("reader", ["consume"])):
         path = f"namespaces/{tenant}/ledger-deletion/permissions/{tenant}-{role}"
@@ -321,24 +326,26 @@ def test_a_backlog_of_odd_messages_and_requests_of_one_tenant_leaves_the_other_i
 
 
 @contextmanager
-def _exclusive(world: World, subscription: str) -> Iterator[None]:
+def _holding(world: World) -> Iterator[int]:
+    """Add partitions to acme's lane, and hold the service's subscription on one before the service does."""
     with world.secured.client("acme-admin") as client:
-        client.subscribe(f"{LANE['acme']}-partition-0", subscription, consumer_type=pulsar.ConsumerType.Exclusive)
-        yield
+        for number in (1, 2, 3):
+            path = f"{ADMIN_PATH['acme']}/partitions"
+            assert world.secured.ask("acme-admin", "POST", path, number + 1).is_success
+            with suppress(pulsar.ConsumerBusy):
+                client.subscribe(f"{LANE['acme']}-partition-{number}", SUBSCRIPTION)  # exclusive by default
+                yield number
+                return
+    raise AssertionError("the service was faster three times")
 
 
 def test_a_tenant_that_holds_the_services_subscription_stops_only_itself(world: World) -> None:
-    path = f"{ADMIN_PATH['acme']}-partition-0/subscription/{SUBSCRIPTION}?force=true"
-
-    def is_taken() -> bool:
-        with suppress(pulsar.ConsumerBusy), _exclusive(world, SUBSCRIPTION):  # busy: the service holds it
-            world.send("acme-producer", "acme", payload(TOPIC["acme"], world.leak("acme")))
-            world.rival_is_served()
-            return True
-        world.secured.ask("acme-admin", "DELETE", path)
-        return False
-
-    wait_until(is_taken, world.running, world.log)
+    with _holding(world) as number, world.secured.client("acme-producer") as client:
+        producer = client.create_producer(f"{LANE['acme']}-partition-{number}")
+        sent = producer.send(payload(TOPIC["acme"], world.leak("acme")))
+        world.rival_is_served()
+    at = message_id_text(sent.ledger_id(), sent.entry_id(), number, sent.batch_index())
+    assert world.receipt("acme", at)["outcome"] == "DELETED"
 
 
 def test_a_tenant_that_unloads_its_namespace_again_and_again_stops_only_itself(world: World) -> None:
@@ -365,8 +372,117 @@ def test_receipts_that_a_tenant_forges_are_its_own_problem(world: World) -> None
     world.rival_is_served()
 
 
-def test_at_the_end_a_request_of_the_attacker_is_served_again_and_the_service_runs(world: World) -> None:
-    sent = world.send("acme-producer", "acme", payload(TOPIC["acme"], world.leak("acme")))
+def test_a_sender_with_a_right_to_the_lane_only_can_not_forge_receipts(world: World) -> None:
+    secured, role = world.secured, "acme-lane-sender"
+    path = f"{ADMIN_PATH['acme']}/permissions/{role}"
+    assert secured.ask("acme-admin", "POST", path, ["produce"]).is_success
+    sent = world.send(role, "acme", payload(TOPIC["acme"], world.leak("acme")))
     assert world.receipt("acme", sent)["outcome"] == "DELETED"
+    with secured.client(role) as client, pytest.raises(pulsar.PulsarException) as refused:
+        client.create_producer(receipt_topic(LANE["acme"]))
+    assert "uthoriz" in repr(refused.value)
+
+
+Attack = tuple[str, str, object]
+
+
+def _policies(of: str, **bodies: object) -> list[Attack]:
+    return [("POST", f"{of}/{name}", body) for name, body in bodies.items()]
+
+
+RECEIPTS = f"{ADMIN_PATH['acme']}-RECEIPT"
+_NEVER = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+_TINY_QUOTA = {"limitSize": 1, "limitTime": 1, "policy": "consumer_backlog_eviction"}
+_SLOW = {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": 10}
+_SLOW_DISPATCH = {"dispatchThrottlingRateInMsg": 1, "dispatchThrottlingRateInByte": 1, "ratePeriodInSecond": 60}
+_PARTITIONED = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 50}
+_SCHEMA = {
+    "type": "AVRO",
+    "schema": json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}),
+    "properties": {},
+}
+
+# what acme's administrator does to its own namespace, one after the other, and nothing is repaired in between
+ATTACKS: dict[str, list[Attack]] = {
+    "slows down the topic of receipts, and has its messages trimmed": [
+        *_policies(RECEIPTS, retention=_NEVER, publishRate=_SLOW, maxProducers=1)
+    ],
+    "lets the topic of receipts refuse messages": _policies(RECEIPTS, maxMessageSize=10),
+    "terminates the topic of receipts": [("POST", f"{RECEIPTS}/terminate", None)],
+    "replaces the topic of receipts by one with partitions": [
+        ("DELETE", f"{RECEIPTS}?force=true", None),
+        ("PUT", f"{RECEIPTS}/partitions", 50),
+    ],
+    "replaces the topic of receipts by one with a schema": [
+        ("DELETE", f"{RECEIPTS}/partitions?force=true", None),
+        ("POST", f"{NAMESPACE}/schemaValidationEnforced", True),
+        ("PUT", RECEIPTS, None),
+        ("POST", "schemas/acme/ledger-deletion/__ledger_deletion-RECEIPT/schema", _SCHEMA),
+    ],
+    "lets rival do what it wants in the namespace": [
+        ("POST", f"{NAMESPACE}/permissions/rival-producer", ["produce", "consume"])
+    ],
+    "sets policies of the lane that slow down, refuse and expire messages": [
+        *_policies(ADMIN_PATH["acme"], retention=_NEVER, maxMessageSize=300, publishRate=_SLOW),
+        *_policies(ADMIN_PATH["acme"], dispatchRate=_SLOW_DISPATCH, subscriptionDispatchRate=_SLOW_DISPATCH),
+        *_policies(ADMIN_PATH["acme"], maxConsumers=1, maxSubscriptionsPerTopic=1),
+        ("POST", f"{ADMIN_PATH['acme']}/messageTTL?messageTTL=1", None),
+        ("POST", f"{ADMIN_PATH['acme']}/backlogQuota?backlogQuotaType=message_age", _TINY_QUOTA),
+    ],
+    "sets such policies of the namespace": [
+        *_policies(NAMESPACE, retention=_NEVER, messageTTL=1, maxConsumersPerTopic=1),
+        *_policies(NAMESPACE, autoTopicCreation=_PARTITIONED, subscriptionAuthMode="Prefix", deduplication=True),
+        ("POST", f"{NAMESPACE}/backlogQuota?backlogQuotaType=message_age", _TINY_QUOTA),
+    ],
+    "moves the service's subscription to the end": [
+        ("POST", f"{PARTITION}/subscription/{SUBSCRIPTION}/skip_all", None)
+    ],
+    "deletes the service's subscription": [("DELETE", f"{PARTITION}/subscription/{SUBSCRIPTION}?force=true", None)],
+    "revokes all permissions": [
+        ("DELETE", f"{NAMESPACE}/permissions/{role}", None) for role in ("reaper", "acme-producer", "acme-reader")
+    ],
+    "terminates the lane": [("POST", f"{PARTITION}/terminate", None)],
+    "requires encryption": [("POST", f"{NAMESPACE}/encryptionRequired", True)],
+    "deletes the lane and creates it with other partitions": [
+        ("DELETE", f"{ADMIN_PATH['acme']}/partitions?force=true", None),
+        ("PUT", f"{ADMIN_PATH['acme']}/partitions", 3),
+    ],
+    "replaces the lane by a topic without partitions": [
+        ("DELETE", f"{ADMIN_PATH['acme']}/partitions?force=true", None),
+        ("PUT", ADMIN_PATH["acme"], None),
+    ],
+    "deletes the namespace": [("DELETE", f"{NAMESPACE}?force=true", None)],
+}
+ON_RECEIPTS = list(ATTACKS)[:5]  # while the lane works
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_whatever_a_tenant_does_to_its_own_lane_the_other_tenant_is_served(world: World, attack: str) -> None:
+    answers = [(path, world.secured.ask("acme-admin", method, path, body)) for method, path, body in ATTACKS[attack]]
+    refused = [f"{path}: {answer.status_code} {answer.text[:200]}" for path, answer in answers if answer.is_error]
+    assert not refused
+    if attack in ON_RECEIPTS:
+        sent = world.send("acme-producer", "acme", payload(TOPIC["acme"], world.leak("acme")))
+        assert world.outcome(sent) == ("DELETED", "UNREFERENCED")
+    else:
+        _try_to_send(world)
+    world.rival_is_served()
+
+
+def _try_to_send(world: World) -> None:
+    """Send a request of acme, if its lane takes one now."""
+    with world.secured.client("acme-admin") as client, suppress(pulsar.PulsarException):
+        producer = client.create_producer(LANE["acme"], send_timeout_millis=3_000)
+        producer.send(payload(TOPIC["acme"], 6_900_000))
+
+
+def test_after_its_attacks_a_tenant_is_served_again(world: World) -> None:
+    def is_gone() -> bool:
+        world.secured.ask("acme-admin", "DELETE", f"{NAMESPACE}?force=true")
+        return world.secured.ask("acme-admin", "GET", NAMESPACE).status_code == 404
+
+    wait_until(is_gone, world.running, world.log)
+    _create_lane_and_roles(world.secured, "acme")
+    sent = world.send("acme-producer", "acme", payload(TOPIC["acme"], world.leak("acme")))
+    assert world.outcome(sent) == ("DELETED", "UNREFERENCED")
     assert world.running.poll() is None
-    assert "Traceback" not in world.log.read_text()

@@ -1,7 +1,8 @@
-"""Publishes to many topics through one client, each topic with a producer that stays open for a while.
+"""Publishes to many topics, each by a client and producer of its own that stay open for a while.
 
-Topics belong to tenants, who can make a call about them hang or fail. So every call has a time limit, a producer is
+Topics belong to tenants, who can make a call about them hang or fail. So every call has a time limit, a client is
 closed after its first failure, and closing never happens in the thread that publishes to another topic.
+Topics share no client: a broker that limits a topic's publish rate stops reading from the whole connection.
 """
 
 from collections import OrderedDict
@@ -23,7 +24,7 @@ _BATCH_DELAY_MS = 5
 
 
 class ManyProducers:
-    """Opens the client at the first use. Thread-safe, but for each topic only one call at a time."""
+    """Opens a client at the first use of a topic. Thread-safe, but for each topic only one call at a time."""
 
     def __init__(  # noqa: PLR0913  its limits
         self,
@@ -53,27 +54,26 @@ class ManyProducers:
         self._idle_s = idle_s
         self._now_s = now_s
         self._lock = Lock()
-        self._client: Any = None
         self._is_closed = False
-        self._open: OrderedDict[str, tuple[Any, float]] = OrderedDict()  # topic -> producer, last use
+        self._open: OrderedDict[str, tuple[_Producer, float]] = OrderedDict()  # topic -> producer, last use
         self._closing = ThreadPoolExecutor(1, thread_name_prefix="closing-producers")
 
     def publish(self, topic: str, messages: Sequence[tuple[str, bytes]]) -> None:
         """Store messages (key, payload) in order. Raises UnavailableError, RefusedError; some may then be stored."""
         with self._lock:  # while it is used, no other thread can close it
             producer, _used_s = self._open.pop(topic, (None, 0.0))
+        if producer is None:
+            self._prepare(topic)
+            producer = self._new()
         try:
-            if producer is None:
-                self._prepare(topic)
-                producer = self._opened(topic)
             for start in range(0, len(messages), _WINDOW):
-                _send(producer, messages[start : start + _WINDOW], self._limit_s)
+                producer.send(topic, messages[start : start + _WINDOW], self._limit_s)
         except (pulsar.PulsarException, UnavailableError) as error:
-            if producer is not None:
-                self._close_later(producer)
+            self._close_later(producer)
             raise UnavailableError(f"publishing to {topic}: {error}") from error
         with self._lock:
-            self._open[topic] = (producer, self._now_s())
+            if not self._is_closed:
+                self._open[topic] = (producer, self._now_s())
         self.close_idle()
 
     def close_idle(self) -> None:
@@ -88,39 +88,49 @@ class ManyProducers:
 
     def close(self) -> None:
         """Disconnect. Messages that are being sent may not be stored."""
-        self._closing.shutdown(wait=False, cancel_futures=True)
         with self._lock:
-            opened, self._client = self._client, None
-            self._is_closed = True
+            opened, self._is_closed = [producer for producer, _used_s in self._open.values()], True
             self._open.clear()
-        if opened is not None:
-            with suppress(pulsar.PulsarException):
-                opened.shutdown()
+        self._closing.shutdown(wait=False, cancel_futures=True)
+        for producer in opened:
+            producer.close()
 
-    def _opened(self, topic: str) -> Any:
+    def _new(self) -> "_Producer":
         with self._lock:
             if self._is_closed:
-                raise UnavailableError("the client is closed")
-            if self._client is None:
-                self._client = new_client(self._settings)
-            opened = self._client
-        return opened.create_producer(
-            topic,
-            max_pending_messages=_WINDOW,
-            send_timeout_millis=int(self._limit_s * 1000),
-            batching_enabled=True,
-            batching_max_publish_delay_ms=_BATCH_DELAY_MS,
-            # a topic that its tenant made partitioned since `prepare` must not open a thousand producers
-            lazy_start_partitioned_producers=True,
-        )
+                raise UnavailableError("the connections are closed")
+        return _Producer(new_client(self._settings))
 
-    def _close_later(self, producer: Any) -> None:
-        def close() -> None:
-            with suppress(pulsar.PulsarException):
-                producer.close()
-
+    def _close_later(self, producer: "_Producer") -> None:
         with suppress(RuntimeError):  # close() was called
-            self._closing.submit(close)
+            self._closing.submit(producer.close)
+
+
+class _Producer:
+    """A client with a producer on one topic."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._producer: Any = None
+
+    def send(self, topic: str, messages: Sequence[tuple[str, bytes]], limit_s: float) -> None:
+        """Send at most _WINDOW messages, and wait until all are stored. Raises PulsarException, UnavailableError."""
+        if self._producer is None:
+            self._producer = self._client.create_producer(
+                topic,
+                max_pending_messages=_WINDOW,
+                send_timeout_millis=int(limit_s * 1000),
+                batching_enabled=True,
+                batching_max_publish_delay_ms=_BATCH_DELAY_MS,
+                # a topic that its tenant made partitioned since `prepare` must not open a thousand producers
+                lazy_start_partitioned_producers=True,
+            )
+        _send(self._producer, messages, limit_s)
+
+    def close(self) -> None:
+        """Disconnect at once."""
+        with suppress(pulsar.PulsarException):
+            self._client.shutdown()
 
 
 def _send(producer: Any, messages: Sequence[tuple[str, bytes]], limit_s: float) -> None:

@@ -42,7 +42,7 @@ class Receipt:
     """The service's answer to a request."""
 
     message_id: str  # the request's, as returned by the send
-    topic: str  # the owner, tenant/ns/persistent/encoded-name
+    topic: str  # persistent://tenant/ns/name; "" if the message was no request
     ledger_id: int
     component: str
     ledger_type: str
