@@ -295,6 +295,12 @@ def test_each_alert_has_a_case_in_which_it_fires() -> None:
     assert {f"LedgerReaper{case.alert}" for case in CASES if case.fires} == set(ALERTS)
 
 
+def test_each_alert_has_a_scene_that_triggers_it_on_a_real_service() -> None:
+    scenes = (ROOT / "tests" / "integration").glob("test_alerts*.py")
+    named = re.findall(r"[>=]= alerts\(([^)]*)\)", "".join(file.read_text(encoding="utf-8") for file in scenes))
+    assert {f"LedgerReaper{name}" for names in named for name in re.findall(r'"(\w+)"', names)} == set(ALERTS)
+
+
 def test_an_alert_has_all_that_the_person_on_call_needs() -> None:
     runbook = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## (\w+)\n\n(.+?)(?=^## |\Z)", runbook, re.MULTILINE | re.DOTALL))

@@ -102,10 +102,12 @@ def until(
 
 
 @contextmanager
-def running_scene(cluster: Cluster, here: Path, *changes: tuple[str, str], limits: str = "") -> Iterator[Scene]:
+def running_scene(
+    cluster: Cluster, here: Path, *changes: tuple[str, str], name: str = "alerts", limits: str = ""
+) -> Iterator[Scene]:
     """Run a service on a cluster. `changes` replace texts of conftest.CONFIG."""
     here.mkdir(exist_ok=True)
-    texts = {"name": "alerts", "chunk_rows": 1000, "home": cluster.home.root, "here": here, "classes": ""}
+    texts = {"name": name, "chunk_rows": 1000, "home": cluster.home.root, "here": here, "classes": ""}
     text = config_text(cluster, limits=limits, **texts)
     for old, new in (*changes, ("[metrics]\nport = 0", f"[metrics]\nport = {free_port()}")):
         assert old in text
