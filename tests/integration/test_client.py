@@ -38,11 +38,13 @@ from streaming.sandbox.parts import part_clients
 from tests.builders import UUID
 from tests.integration import client_environment
 from tests.integration.conftest import Deploy, create_tenant, leak
+from udfs import columns as c
 from udfs.formats.managed_ledger import parse_managed_ledger
 from udfs.paths import managed_ledger_path
 from udfs.phase_one.marks import Marks, read_marks
 from udfs.records import OffloadContext as ServiceContext
 from udfs.records import PendingDelete
+from udfs.requests.lane_receipts import lane_receipt
 from udfs.requests.request_format import decode
 
 pytestmark = pytest.mark.cluster
@@ -119,23 +121,22 @@ def answering(cluster: Cluster, lane: str, *outcomes: str) -> Iterator[None]:
 def receipt(message_id: str, payload: bytes, outcome: str) -> bytes:
     request = decode(payload)
     assert isinstance(request, PendingDelete)
-    fields = {
-        "version": 1,
-        "messageId": message_id,
-        "topic": request.managed_ledger,
-        "ledgerId": request.ledger_id,
-        "component": request.component,
-        "type": request.ledger_type,
-        "outcome": outcome,
-        "reason": "ANY",
-        "tries": 0,
-        "atMs": 1,
+    row = {
+        c.ORIGIN_MESSAGE_ID: message_id,
+        c.TOPIC_NAME: request.managed_ledger,
+        c.LEDGER_ID: request.ledger_id,
+        c.COMPONENT: str(request.component),
+        c.LEDGER_TYPE: str(request.ledger_type),
+        c.OUTCOME: outcome,
+        c.REASON: "UNREFERENCED",
+        c.ATTEMPT: 0,
+        c.AT_MS: 1,
     }
-    return json.dumps(fields).encode()
+    return lane_receipt(row)[1]
 
 
 def test_the_service_deletes_what_a_client_requests_that_has_only_its_wheel(
-    cluster: Cluster, deploy: Deploy, topic: str, lane: str, tmp_path: Path
+    cluster: Cluster, deploy: Deploy, tenant: str, topic: str, tmp_path: Path
 ) -> None:
     topics.fill(cluster, topic, 2, ["s"])
     (leaked,) = leak(cluster, topic, 1)
@@ -147,10 +148,17 @@ def test_the_service_deletes_what_a_client_requests_that_has_only_its_wheel(
 
     service = deploy()
     text = service.config.read_text()
-    service.config.write_text(text.replace("[topics]", f'[topics]\nrequests_pattern = "{lane}"'))
+    text = text.replace("[topics]", '[topics]\nlanes = "tenant"\nreceipts = true')
+    # only one service of a cluster may read lanes
+    service.config.write_text(text.replace("[zookeeper]", f'[zookeeper]\nown_root = "/{tenant}"'))
     service.run("run", "--until-idle")
     outcomes = {row["message_id"]: (row["ledger_id"], row["outcome"]) for (row,) in service.final().values()}
     assert outcomes == {sent: (leaked, "DELETED")}
+    with LedgerDeletionService(settings(cluster)) as client:
+        found = client.newest_receipt(topic, sent)
+        assert client.estimated_inflight_deletion_ledger_count(topic) == 0
+    assert found is not None
+    assert (found.outcome, found.ledger_id) == (Outcome.DELETED, leaked)
 
 
 def test_a_lane_is_created_by_the_first_request_with_its_subscription_and_policies(

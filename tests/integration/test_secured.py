@@ -270,7 +270,7 @@ def test_a_tenants_roles_use_the_client_according_to_their_rights(secured: Secur
         with _client(secured, Token(token(role))) as client:
             return client.send_pending_delete_ledger(owner, 5_000_000, None, DATA, LedgerType.LEDGER)
 
-    with pytest.raises(ForbiddenError, match="this role may not create it"):
+    with pytest.raises(ForbiddenError, match="grant this role the right"):
         send("acme-producer")
     assert send("acme-admin")
     with pytest.raises(ClientError):
