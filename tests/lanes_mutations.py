@@ -4,12 +4,14 @@ MESSAGES, RECEIPT = "streaming/sweep/messages.py", "udfs/requests/lane_receipts.
 FOLLOWER, TOPICS = "streaming/deletion/lane_receipts.py", "streaming/topics/receipt_topics.py"
 PATTERN = "udfs/requests/topic_pattern.py"
 ADMISSION, COMBINATIONS = "udfs/requests/admission.py", "streaming/config/combinations.py"
+ACCOUNTS = "streaming/reconcile/accounting.py"
 # the tests that must notice, by the changed file
 TESTS = {
     MESSAGES: ("tests/unit/sweep/test_messages.py",),
     RECEIPT: ("tests/unit/udfs/requests/test_lane_receipts.py",),
     FOLLOWER: ("tests/unit/deletion/test_lane_receipts.py",),
     TOPICS: ("tests/unit/topics/test_receipt_topics.py",),
+    ACCOUNTS: ("tests/unit/reconcile/test_lane_accounts.py",),
     ADMISSION: ("tests/unit/udfs/requests/test_lanes.py",),
     COMBINATIONS: ("tests/unit/config/test_load.py",),
     PATTERN: ("tests/unit/udfs/requests/test_topic_pattern.py",),
@@ -69,5 +71,29 @@ LANES = (
         COMBINATIONS,
         "    if topics.lanes is not Lanes.ONE and tenant_of(shared) not in topics.trusted_tenants:\n",
         "    if False:\n",
+    ),
+    (
+        "a gap of an idle lane stays an alarm",
+        ACCOUNTS,
+        "existing = [partition for partition in ordered[:MOST_IDLE_LANES] if not",
+        "existing = [partition for partition in ordered[:0] if not",
+    ),
+    (
+        "the position of an idle lane is remembered",
+        ACCOUNTS,
+        "memory.remember(unread, check.lanes)",
+        "memory.remember(unread, {})",
+    ),
+    (
+        "a lane that is read again from an earlier position hides no gap",
+        ACCOUNTS,
+        "max(upto, idle.get(partition, BEFORE_ALL))",
+        "upto",
+    ),
+    (
+        "lanes that a check leaves to a later one are named",
+        ACCOUNTS,
+        "        if self._later:\n",
+        "        if False:\n",
     ),
 )

@@ -30,8 +30,10 @@ from streaming.reconcile.positions import AccountedEntries, accounted
 from streaming.state.notes.worked_off import Spans, WorkedOff
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import base_topic, tenant_of, topic_of
+from udfs.requests.lanes import fair_by_tenant
 from udfs.units import DAY_MS
 
+MOST_IDLE_LANES = 500  # partitions of a check; each costs two requests
 MOST_LOST = 1_000  # ledgers of a tenant's deleted topics; more would add nothing to the tenant's alarm
 
 
@@ -59,15 +61,18 @@ def reconcile(
     delayed = delayed_requests(settings, now_ms)
     check = _Check(settings, pulsar, now_ms, service or Markers())
     check.read_positions(matched)
-    check.read_lanes(service.lanes if service is not None else {})
     lost = check.lost(delayed)
     memory = UnreadMemory(settings.state_dir)
     remembered = memory.recall()
+    check.read_lanes(
+        service.lanes if service is not None else {},
+        {partition: upto for partition, upto in memory.processed().items() if partition in remembered},
+    )
     unread = {partition: dict(ledgers) for partition, ledgers in remembered.items()}  # stays if it can't be checked now
     unread |= check.partitions(remembered)
     unread |= check.former_partitions(remembered)
     if service is not None:
-        memory.remember(unread)
+        memory.remember(unread, check.lanes)
         service.keep_only(check.existing)
     return Reconciliation(
         partitions=tuple(check.gaps),
@@ -97,6 +102,8 @@ class _Check:
         self._worked_off: Spans | None = None  # read when a ledger seems to be lost
         self._committed: dict[str, Position] = {}
         self._last: dict[str, Position] = {}
+        self._later: set[str] = set()  # partitions of lanes that this check leaves to a later one
+        self.lanes: dict[str, Position] = {}  # partition -> up to where it was processed, for lanes that exist
         self.failures = _Failures(pulsar.admin)
         self.gaps: list[PartitionGaps] = []
 
@@ -111,10 +118,27 @@ class _Check:
                 self._committed |= committed
                 self._last |= {partition: end for of_topic in ends for partition, end in of_topic.items()}
 
-    def read_lanes(self, processed: Mapping[str, Position]) -> None:
-        """Add partitions of lanes, with the position up to which each was processed."""
-        self._committed |= processed
-        self._last |= processed
+    def read_lanes(self, processed: Mapping[str, Position], idle: Mapping[str, Position]) -> None:
+        """Add partitions of lanes, each with the position up to which it was processed.
+
+        Args:
+            processed: lanes that were processed since the last check.
+            idle: other lanes with unread messages or gaps at the last check. MOST_IDLE_LANES of them are checked.
+        """
+        ordered = fair_by_tenant(idle.keys() - processed.keys())
+        self._later = {*ordered[MOST_IDLE_LANES:]}
+        if self._later:
+            self.failures.why["lanes"] = (
+                f"{len(ordered)} lanes without new requests have unread messages or gaps, and a check reads "
+                f"{MOST_IDLE_LANES}"
+            )
+        # a deleted lane is no failure: former_partitions() checks it
+        existing = [partition for partition in ordered[:MOST_IDLE_LANES] if not self._is_gone(base_topic(partition))]
+        lanes = {partition: idle[partition] for partition in existing}
+        lanes |= {partition: max(upto, idle.get(partition, BEFORE_ALL)) for partition, upto in processed.items()}
+        self._committed |= lanes
+        self._last |= lanes
+        self.lanes = lanes | {partition: idle[partition] for partition in self._later}
 
     def lost(self, delayed: pa.Table) -> set[str]:
         """Return the delayed requests that wait nowhere; none if the retry topic can't be checked."""
@@ -156,7 +180,7 @@ class _Check:
         At most MOST_LOST ledgers of each tenant are remembered, because a tenant may create and delete topics for ever.
         """
         by_topic: dict[str, list[str]] = {}
-        for partition in sorted(remembered.keys() - self._last.keys()):
+        for partition in sorted(remembered.keys() - self._last.keys() - self._later):
             by_topic.setdefault(base_topic(partition), []).append(partition)
         gone = {
             partition: remembered[partition]

@@ -1,12 +1,14 @@
 """Remembers ledgers with unread messages for the next check, and the lost ledgers that an operator has accepted.
 
-The service writes `accounts.json`, and `ledger-reaper accept --gaps` writes `accounts-accepted.json`.
+The service writes `accounts.json` and `accounts-lanes.json`, and `ledger-reaper accept --gaps` writes
+`accounts-accepted.json`.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streaming.state.notes.note import Note
+from udfs.formats.internal_stats import Position
 
 Unread = dict[str, dict[int, int]]  # partition -> ledger -> number of its entries
 Ledgers = dict[str, set[int]]  # by partition
@@ -24,10 +26,16 @@ _ACCEPTED: Note[Ledgers] = Note(
     encode=lambda accepted: {partition: sorted(ledgers) for partition, ledgers in accepted.items()},
     decode=lambda note: {partition: set(ledgers) for partition, ledgers in note.items()},
 )
+# no query commits a position for a lane, and only lanes that were processed since the last check have one in memory
+_PROCESSED: Note[Mapping[str, Position]] = Note(
+    "accounts-lanes.json",
+    encode=dict,
+    decode=lambda note: {partition: (int(ledger), int(entry)) for partition, (ledger, entry) in note.items()},
+)
 
 
 class UnreadMemory:
-    """The two notes of a state directory. Every method raises UnavailableError if it can't read or write."""
+    """The three notes of a state directory. Every method raises UnavailableError if it can't read or write."""
 
     def __init__(self, state_dir: str) -> None:
         self._state_dir = state_dir
@@ -43,9 +51,17 @@ class UnreadMemory:
             for partition, ledgers in unread.items()
         }
 
-    def remember(self, unread: Unread) -> None:
-        """Keep what is unread now for the next check."""
-        _UNREAD.write(self._state_dir, {partition: ledgers for partition, ledgers in unread.items() if ledgers})
+    def processed(self) -> Mapping[str, Position]:
+        """Return the position up to which each remembered partition of a lane was processed."""
+        return _PROCESSED.read(self._state_dir) or {}
+
+    def remember(self, unread: Unread, processed: Mapping[str, Position]) -> None:
+        """Keep what is unread now for the next check, and up to where these lanes were processed."""
+        kept = {partition: ledgers for partition, ledgers in unread.items() if ledgers}
+        _PROCESSED.write(
+            self._state_dir, {partition: position for partition, position in processed.items() if partition in kept}
+        )
+        _UNREAD.write(self._state_dir, kept)
 
     def accept(self, lost: Mapping[str, Sequence[int]]) -> None:
         """Stop raising the alarm for these ledgers (partition -> ledgers)."""

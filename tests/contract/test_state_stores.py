@@ -363,7 +363,7 @@ def test_notes_and_accounts_are_overwritten_and_deleted(store: Store) -> None:
     hold.note(store.state, "paused", now_ms=NOW_MS)
     hold.note(store.state, "held", now_ms=NOW_MS + 1)
     parked_queries.note(store.state, {"requests": ParkedQuery(topic="t", why="why", since_ms=NOW_MS)})
-    UnreadMemory(store.state).remember({"p": {7: 1}})
+    UnreadMemory(store.state).remember({"p": {7: 1}}, {})
     assert hold.noted(store.state) == ("held", NOW_MS + 1)
     assert parked_queries.noted(store.state) == {"requests": ParkedQuery(topic="t", why="why", since_ms=NOW_MS)}
     assert UnreadMemory(store.state).recall() == {"p": {7: 1}}

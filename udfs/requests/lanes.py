@@ -5,6 +5,8 @@
 2. Owners of trusted tenants and owners with V1 names have no lane: their requests use the shared topic.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from enum import StrEnum
 
 from udfs.paths import is_v1, namespace_of, tenant_of
@@ -48,3 +50,14 @@ class Lanes(StrEnum):
 def may_name(lanes: Lanes, lane: str, owner: str) -> bool:
     """Whether a request in a lane may name an owner (a topic or managed ledger) of the lane's tenant."""
     return lanes is not Lanes.NAMESPACE or not lanes.has(lane) or namespace_of(lane) == namespace_of(owner)
+
+
+def fair_by_tenant(topics: Iterable[str]) -> list[str]:
+    """Sort topics by name, each tenant's first before any tenant's second."""
+    earlier: Counter[str] = Counter()
+    ranked = []
+    for topic in sorted(topics):
+        tenant = tenant_of(topic)
+        ranked.append((earlier[tenant], topic))
+        earlier[tenant] += 1
+    return [topic for _rank, topic in sorted(ranked)]

@@ -13,7 +13,8 @@ PARTITION = "persistent://pulsar/system/d-partition-0"
 def test_unread_messages_are_remembered_until_their_loss_is_accepted(tmp_path: Path) -> None:
     memory = UnreadMemory(str(tmp_path / "state"))
     assert memory.recall() == {}
-    memory.remember({PARTITION: {5: 3, 6: 1}, "another": {}})
+    memory.remember({PARTITION: {5: 3, 6: 1}, "another": {}}, {PARTITION: (5, 1), "another": (2, 0)})
+    assert memory.processed() == {PARTITION: (5, 1)}
     assert memory.recall() == {PARTITION: {5: 3, 6: 1}}
     memory.accept({PARTITION: (5,)})
     memory.accept({})

@@ -7,7 +7,7 @@ import pytest
 from tests.builders import data_request
 from udfs.records import PendingDelete, Reason, Rejection
 from udfs.requests.admission import Admission, admit
-from udfs.requests.lanes import Lanes
+from udfs.requests.lanes import Lanes, fair_by_tenant
 
 PUBLICS = "persistent://public/ledger-deletion/__ledger_deletion"
 DEFAULTS = "persistent://public/default/__ledger_deletion"
@@ -79,3 +79,9 @@ def test_a_listed_topic_with_a_lanes_name_is_no_lane() -> None:
     )
     request = replace(data_request(5), managed_ledger="public/other/persistent/t")
     assert admit(request, DEFAULTS, rules) == request
+
+
+def test_each_tenants_first_topic_comes_before_any_tenants_second() -> None:
+    a, b, c = (f"persistent://a/{name}/x" for name in "abc")
+    other = "persistent://b/a/x"
+    assert fair_by_tenant([c, other, b, a]) == [a, other, b, c]

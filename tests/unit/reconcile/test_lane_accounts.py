@@ -1,0 +1,120 @@
+"""Accounts of lanes: the service checks those that it processed, and those that had gaps or unread messages before."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from streaming.adapters.memory.pulsar import MemoryPulsar
+from streaming.config.load import load
+from streaming.config.settings import Settings
+from streaming.ports import Pulsar
+from streaming.reconcile import accounting
+from streaming.reconcile.accounting import accept_gaps, reconcile
+from streaming.reconcile.gaps import Reconciliation
+from streaming.reconcile.markers import Markers
+from tests.unit.reconcile.rows import write_rows
+from udfs.formats.internal_stats import BEFORE_ALL, Position
+
+
+def _lane(tenant: str) -> str:
+    return f"persistent://{tenant}/ledger-deletion/__ledger_deletion-partition-0"
+
+
+LANE = _lane("acme")
+
+
+class Scene:
+    """A service, its lanes, and an operator with commands."""
+
+    def __init__(self, folder: Path) -> None:
+        file = folder / "reaper.toml"
+        text = f'[state]\ndir = "{folder}/state"\n[checkpoints]\ndir = "{folder}/checkpoints"\n'
+        file.write_text(f'[topics]\nlanes = "tenant"\n{text}')
+        self.settings: Settings = load(file)
+        self.memory = MemoryPulsar()
+        self.pulsar = Pulsar(self.memory, self.memory)
+        self.markers = Markers()
+
+    def check(self, processed: Mapping[str, Position] | None = None) -> Reconciliation:
+        self.markers.lanes = processed or {}
+        return reconcile(self.settings, self.pulsar, 0, service=self.markers)
+
+    def command(self) -> Reconciliation:
+        return reconcile(self.settings, self.pulsar, 0)
+
+    def trimmed(self, found: Reconciliation) -> dict[str, tuple[int, ...]]:
+        assert found.doubt == ""
+        return {one.partition: one.trimmed for one in found.partitions if one.trimmed}
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_a_loss_in_a_lane_is_an_alarm_until_it_is_accepted_though_the_lane_is_idle(scene: Scene) -> None:
+    scene.memory.store(LANE, (5, 3), (6, 0))
+    assert scene.check({LANE: BEFORE_ALL}).gaps == []
+    scene.memory.store(LANE, (6, 0))
+    for _ in range(2):
+        assert scene.trimmed(scene.check()) == {LANE: (5,)}
+    assert scene.trimmed(scene.check({LANE: BEFORE_ALL})) == {LANE: (5,)}
+    scene.markers = Markers()  # the service starts again
+    assert scene.trimmed(scene.check()) == {LANE: (5,)}
+    assert scene.trimmed(scene.command()) == {LANE: (5,)}
+
+    assert accept_gaps(scene.settings, scene.pulsar, 0) == [f"{LANE}: ledgers 5"]
+
+    assert scene.check().gaps == scene.command().gaps == []
+
+
+def test_entries_of_an_idle_lane_without_a_receipt_stay_an_alarm(scene: Scene) -> None:
+    scene.memory.store(LANE, (5, 0))
+    for _ in range(2):
+        scene.memory.publish(LANE)
+    scene.settings = scene.settings.model_copy(
+        update={"state": scene.settings.state.model_copy(update={"receipts_days": 1})}
+    )
+    write_rows(Path(scene.settings.state_dir), "receipts", [(5, 0, -1)], source=LANE)
+    found = [scene.check({LANE: (5, 1)}), scene.check(), scene.check({LANE: (5, 0)}), scene.command()]
+    assert [[one.missing for one in each.partitions if one.partition == LANE] for each in found] == [[((5, 1),)]] * 4
+    write_rows(Path(scene.settings.state_dir), "receipts", [(5, 1, -1)], source=LANE)
+    assert scene.check().gaps == scene.check().gaps == []
+
+
+def test_a_deleted_lane_is_reported_once_and_no_doubt(scene: Scene) -> None:
+    scene.memory.store(LANE, (5, 3))
+    assert scene.check({LANE: BEFORE_ALL}).gaps == []
+    scene.memory.delete_topic(LANE.removesuffix("-partition-0"))
+    for _ in range(2):
+        assert scene.trimmed(scene.check()) == {LANE: (5,)}
+    assert scene.trimmed(scene.command()) == {LANE: (5,)}
+
+
+def test_idle_lanes_without_gaps_or_unread_messages_are_not_read(scene: Scene) -> None:
+    scene.memory.store(LANE, (5, 1))
+    write_rows(Path(scene.settings.state_dir), "receipts", [(5, 0, -1)], source=LANE)
+    assert scene.check({LANE: (5, 0)}).gaps == []
+    asked: list[str] = []
+    scene.memory.faults.before(lambda _operation, names: asked.extend(names))
+    assert scene.check().gaps == []
+    assert not any("acme" in name for name in asked)
+
+
+def test_a_check_reads_a_bounded_number_of_idle_lanes_and_forgets_none(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes = [_lane("acme"), _lane("rival"), _lane("zoo")]
+    for lane in lanes:
+        scene.memory.store(lane, (5, 3))
+    assert scene.check(dict.fromkeys(lanes, BEFORE_ALL)).gaps == []
+    for lane in lanes:
+        scene.memory.store(lane, (6, 0))
+    monkeypatch.setattr(accounting, "MOST_IDLE_LANES", 2)
+    for _ in range(2):
+        found = scene.check()
+        assert [one.partition for one in found.partitions if one.trimmed] == lanes[:2]
+        assert "3 lanes" in found.doubt
+    monkeypatch.undo()
+    assert scene.trimmed(scene.check()) == dict.fromkeys(lanes, (5,))
