@@ -3,6 +3,11 @@
 BROKER, LOADED = "streaming/adapters/pulsar/admin_api/broker.py", "streaming/adapters/pulsar/admin_api/loaded.py"
 HTTP, SILENCE = "streaming/adapters/pulsar/http.py", "streaming/adapters/pulsar/silence.py"
 THREADS = "streaming/adapters/pulsar/admin_api/threads.py"
+ENTRIES, ADMIN_ENTRIES = (
+    "streaming/adapters/pulsar/readers/entries.py",
+    "streaming/adapters/pulsar/readers/admin_entries.py",
+)
+ENTRIES_TESTS = ("tests/unit/adapters/pulsar/readers/test_admin_entries.py",)
 REFERENCES = "udfs/owners/references.py"
 ADMIN_TESTS, HOSTILE_TESTS = "tests/contract/test_pulsar_http.py", "tests/contract/test_hostile_broker.py"
 LOADED_TESTS = "tests/unit/adapters/pulsar/admin_api/test_loaded.py"
@@ -12,10 +17,48 @@ TESTS = {
     LOADED: (LOADED_TESTS, ADMIN_TESTS, HOSTILE_TESTS),
     HTTP: (ADMIN_TESTS, HOSTILE_TESTS),
     THREADS: ("tests/unit/adapters/pulsar/admin_api/test_threads.py", HOSTILE_TESTS),
+    ENTRIES: ENTRIES_TESTS,
+    ADMIN_ENTRIES: ENTRIES_TESTS,
     SILENCE: ("tests/unit/adapters/pulsar/test_silence.py",),
     REFERENCES: ("tests/unit/udfs/owners/test_references.py",),
 }
 BROKERS = (
+    (
+        "an entry that its bookies do not return is not given up, whatever else the broker returns",
+        ADMIN_ENTRIES,
+        "        if not _LOSS.search(answer.data):\n",
+        "        if False:\n",
+    ),
+    (
+        "the caller decides when a lost entry is given up",
+        ADMIN_ENTRIES,
+        '        if not self.controls.gives_up:\n            raise UnavailableError(f"',
+        '        if False:\n            raise UnavailableError(f"',
+    ),
+    (
+        "entries without an answer are compared with their bookies at the end of a read",
+        ENTRIES,
+        "        from_admin.confirm()\n",
+        "",
+    ),
+    (
+        "a control entry at the end may not come from a cache",
+        ADMIN_ENTRIES,
+        "self._silent[position] + _CACHE_SECONDS - time",
+        "self._silent[position] - time",
+    ),
+    (
+        "a ledger without a control entry gets more time than a broker waits for its bookies",
+        ADMIN_ENTRIES,
+        "        if _is_shown(self._request(position, _BOOKIES_SECONDS)):\n",
+        "        if _is_shown(self._request(position, FULL_TIMEOUT_SECONDS)):\n",
+    ),
+    (
+        "an entry that is returned late is not given up",
+        ADMIN_ENTRIES,
+        "        if any(_is_shown(self._retry(position)) for position in list(self._silent)):\n",
+        "        if False:\n",
+    ),
     (
         "retries at a broker that fails repeatedly delay no chunk",
         BROKER,

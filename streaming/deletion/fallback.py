@@ -33,9 +33,9 @@ log = logging.getLogger("ledger-reaper")
 # greater than any position: everything after the last commit
 _AFTER_ALL: Position = (1 << 62, 1 << 62)
 # A read is repeated for this long before its entries are given up, in two cases. NOTHING_SHOWN: the broker returns no
-# entry at all, not even of other topics, because its bookies are unavailable or no readable entry ever existed.
-# WITHHELD: a broker or proxy answers repeated requests for an entry with an error that it also gives while a topic is
-# being moved; a move ends sooner than this.
+# entry at all, not even of other topics. WITHHELD: a broker or proxy answers repeated requests for an entry with an
+# error that it also gives while a topic is being moved (a move ends sooner than this), or bookies have lost the entry.
+# An outage of bookies gives no entry up, however long it lasts (readers/admin_entries.py).
 _GIVES_UP_S = 600.0
 
 

@@ -130,14 +130,20 @@ def test_no_entry_is_skipped_while_the_bookies_are_down(transactional: Cluster, 
     for _ in range(3):
         send.raw.send(topic, REQUEST)
     ODD["metadata_is_garbage"](send, topic, REQUEST)
+    alone = f"{topic}-alone"  # no other entry of its partitions shows whether the bookie answers
+    send.raw.send(alone, REQUEST)
     time.sleep(5)  # until the broker's cache is empty
-    with cluster_faults.paused(transactional, Part.BOOKIE), pytest.raises(UnavailableError):
-        _read(transactional, topic)
+    with cluster_faults.paused(transactional, Part.BOOKIE):
+        for each in (topic, alone):
+            with pytest.raises(UnavailableError):
+                _read(transactional, each)
     cluster_faults.kill(transactional, Part.BOOKIE)
     try:
-        with pytest.raises(UnavailableError):
-            _read(transactional, topic)
+        for each in (topic, alone):
+            with pytest.raises(UnavailableError):
+                _read(transactional, each)
     finally:
         cluster_faults.restart(transactional, Part.BOOKIE)
+    assert [message.why for message in _read(transactional, alone)] == [SENT]
     reasons = [message.why for message in _read(transactional, topic)]
     assert reasons == [SENT] * 3 + [OPEN] + [SENT] * 3 + [NOT_SHOWN]

@@ -88,7 +88,7 @@ class ReadRows:
         """Read these entries (by partition) in successive jobs, each in as many slots as the query may have.
 
         Returns rows of schemas.MESSAGE, numbered per source, and kept until unpersist.
-        gives_up: give up entries that the broker does not show, even if it shows no other entry either.
+        gives_up: give up lost entries, and entries that the broker does not show, even if it shows no other either.
         """
         # Rows are persisted before the shuffle, so that each task can be computed by itself; with adaptive execution
         # Spark would also run a shuffle while it holds a lock for which every unpersist waits.

@@ -2,11 +2,15 @@
 
 1. The broker decompresses an entry into memory of the size that the sender stated. It does not answer if that fails,
    and its answer is not valid HTTP if a sender's property breaks a header. So requests have short timeouts.
-2. A missing answer is an outage, and no reason to give the entry up, unless the broker returns another entry at that
-   time (control_entries.py).
+2. A broker that can't read an entry from its bookies, or from tiered storage, answers 500 with their error, which no
+   sender causes. Such an entry is given up only if the error is a loss, and the caller has waited for long enough.
+3. A missing answer is an outage, and no reason to give the entry up, unless the broker returns another entry at that
+   time (control_entries.py), and confirm() has found nothing at the end of the read.
 """
 
+import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from threading import Lock
@@ -25,6 +29,23 @@ _MAX_UNANSWERED = 5  # after this many failures, entries that will never be sent
 # (failures so far, timeout): a healthy broker answers in milliseconds
 _TIMEOUTS = ((_MAX_UNANSWERED, FULL_TIMEOUT_SECONDS), (50, 1.0), (float("inf"), 0.25))
 _RETRIES_SECONDS = 30.0  # for the second requests of all entries together
+# Longer than an entry may be in a broker's cache without being read again from a bookie: a second by default, or six
+# since Pulsar 4.1, which extends the time up to five times for entries that other consumers still expect.
+_CACHE_SECONDS = 8.0
+# Longer than a broker waits for three bookies that hang, one after the other (bookkeeperClientTimeoutInSeconds is 30);
+# then it answers with an error.
+_BOOKIES_SECONDS = 100.0
+_CONFIRMED_AT_ONCE = 32  # ledgers, since each may take that long
+# A broker's answer if its bookies or the tiered storage return no entry: with BookKeeper's class of the error, or with
+# nothing but its message.
+_STORAGE_ERROR = re.compile(
+    rb'\\n\\nStacktrace:\\n\\norg\.apache\.bookkeeper\.|^\{"reason":"[^"\\]*\berror code: -\d+(?:\\n)*"'
+)
+_STORAGE_MESSAGE = re.compile(rb'(?:Message: |^\{"reason":")([^"\\]+)')
+# BookKeeper's codes for a lost entry: so many bookies of its ledger answered without it that it was never acknowledged,
+# or they have lost it (-13; -7: none knows the ledger); or its ledger was deleted (-25). If fewer answered, the code is
+# that of the outage. A damaged entry (-5) is no loss: an undamaged copy may be on a bookie that does not answer.
+_LOSS = re.compile(rb"error code: -(?:7|13|25)\b")
 # Answers about the request, not about the entry.
 _TOO_MANY_REQUESTS = HTTPStatus.TOO_MANY_REQUESTS
 _NO_PERMISSION = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -32,9 +53,9 @@ _NO_PERMISSION = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _MAY_PASS = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 
 # Texts in UnavailableErrors after which the caller gives the entry up if the error lasts for long enough.
-# Either the broker has lost its bookies, or the topics contain no readable entry.
+# The topics contain no readable entry, or all bookies hang; confirm() then distinguishes the two.
 NOTHING_SHOWN = "the broker returns no entry, neither of this topic nor of others"
-# Either the topic is being moved, or a proxy can't forward the answer.
+# The topic is being moved, or a proxy can't forward the answer, or bookies have lost the entry.
 WITHHELD = "the broker, or a proxy before it, answered repeated requests for an entry with"
 
 
@@ -48,6 +69,8 @@ class AdminEntries:
     _unanswered: int = field(default=0, init=False)
     _retries_left_s: float = field(default_factory=lambda: _RETRIES_SECONDS, init=False)
     _retry_lock: Lock = field(default_factory=Lock, init=False)
+    # entries that were given up because no answer came -> when they were requested
+    _silent: dict[Position, float] = field(default_factory=dict, init=False)
 
     def fetch(self, entry: SpanEntry) -> Body | NotShown:
         """Return the broker's answer for an entry that a reader did not get, or why the entry is given up.
@@ -60,6 +83,7 @@ class AdminEntries:
                 f"the broker sends readers only later entries, and did not return {unanswered} entries before"
             )
         timeout_s = next(seconds for most, seconds in _TIMEOUTS if unanswered < most)
+        requested_s = time.monotonic()
         answer = self._request(entry.position, timeout_s)
         if not entry.is_passed_over and not _is_shown(answer):
             answer = self._retry(entry.position)
@@ -72,8 +96,39 @@ class AdminEntries:
             self._unanswered += 1
             return NotShown(f"it is larger than {MAX_UNCOMPRESSED_BYTES} bytes once decompressed")
         self._unanswered += 1
+        if answer is None:
+            self._silent[entry.position] = requested_s
         result = "gave no readable answer" if answer is None else f"answered {answer.status}"
         return NotShown(f"the broker sends it to no reader, and {result} to a request for its position")
+
+    def confirm(self) -> None:
+        """Check, at the end of a read, that no entry was given up because of an outage. Raises UnavailableError.
+
+        A broker does not answer for an entry of a bookie that hangs, and may return a control entry from its cache, or
+        of other bookies. So at least _CACHE_SECONDS later, an entry of the same ledger must be returned; or the entry
+        itself gets no answer for longer than the broker waits for bookies.
+        """
+        if any(_is_shown(self._retry(position)) for position in list(self._silent)):
+            raise self._returned_late()
+        latest: dict[int, Position] = {}
+        for position in sorted(self._silent, key=self._silent.__getitem__):
+            latest[position[0]] = position
+        with ThreadPoolExecutor(_CONFIRMED_AT_ONCE, thread_name_prefix="confirm") as threads:
+            for _ in threads.map(self._confirm_ledger_of, latest.values()):
+                pass
+
+    def _confirm_ledger_of(self, position: Position) -> None:
+        time.sleep(max(0.0, self._silent[position] + _CACHE_SECONDS - time.monotonic()))
+        if self.controls.returns_entry_of(position[0], FULL_TIMEOUT_SECONDS):
+            return
+        if _is_shown(self._request(position, _BOOKIES_SECONDS)):
+            raise self._returned_late()
+
+    def _returned_late(self) -> UnavailableError:
+        return UnavailableError(
+            f"{self.partition}: the broker returns an entry for which it gave no answer before; its bookies did not "
+            "answer, and the entries are read again"
+        )
 
     def _compare_with_controls(self, position: Position, answer: Body | None, timeout_s: float) -> Body | None:
         """Decide which answer counts for an entry that the broker did not return.
@@ -112,7 +167,18 @@ class AdminEntries:
                 f"{self.partition}: the broker refuses to return an entry ({answer.status}); give this "
                 "service's role permission to read messages of this topic through the admin API"
             )
+        if answer is not None and _is_storage_error(answer):
+            self._require_loss(answer)
         return answer
+
+    def _require_loss(self, answer: Body) -> None:
+        """Raise UnavailableError unless the storage error shows that the entry is lost and the caller gives it up."""
+        found = _STORAGE_MESSAGE.search(answer.data)
+        message = found[1].decode("utf-8", "replace")[:200] if found else "no message"
+        if not _LOSS.search(answer.data):
+            raise UnavailableError(f"{self.partition}: the broker can't read an entry from storage: {message}")
+        if not self.controls.gives_up:
+            raise UnavailableError(f"{self.partition}: {WITHHELD} {answer.status}: {message}")
 
     def _retry(self, position: Position) -> Body | None:
         """Request an entry again with the full timeout, one entry at a time, until _RETRIES_SECONDS are used up."""
@@ -132,3 +198,7 @@ def _is_shown(answer: Body | None) -> TypeGuard[Body]:
 
 def _may_pass(answer: Body | None) -> TypeGuard[Body]:
     return answer is not None and answer.status in _MAY_PASS
+
+
+def _is_storage_error(answer: Body) -> bool:
+    return answer.status == HTTPStatus.INTERNAL_SERVER_ERROR and _STORAGE_ERROR.search(answer.data) is not None

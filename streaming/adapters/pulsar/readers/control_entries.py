@@ -96,6 +96,18 @@ class ControlEntries:
                 break
         return result
 
+    def returns_entry_of(self, ledger: int, timeout_seconds: float) -> bool:
+        """Return whether the broker returns an entry of this ledger now. Raises UnavailableError."""
+        known = self._shown.get(ledger), self._sent.get(ledger)
+        stored = (position for position in self._stored(self.partition, ledger) if position[0] == ledger)
+        for position in dict.fromkeys((*known, *stored)):
+            if position is None or position in self._withheld:
+                continue
+            control = self.partition, position
+            if timeout_seconds > self._timeouts.get(control, 0.0) and self._is_shown(control, timeout_seconds):
+                return True
+        return False
+
     def _remember_shown(self, control: _Entry) -> None:
         if control[0] == self.partition:
             self.was_shown(control[1])

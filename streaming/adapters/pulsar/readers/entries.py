@@ -28,8 +28,9 @@ def fallback_entries(
 ) -> Iterator[tuple[Position, UndeliveredMessage]]:
     """Yield every message of these entries in order. Only a few entries are in memory at a time.
 
-    Raises UnavailableError, RefusedError. If an UnavailableError contains NOTHING_SHOWN or WITHHELD (admin_entries.py),
-    the caller may decide to give entries up.
+    Raises UnavailableError, RefusedError; at the end, too, so an entry that is given up counts only after a whole read.
+    If an UnavailableError contains NOTHING_SHOWN or WITHHELD (admin_entries.py), the caller may decide to give entries
+    up.
     """
     for entry, answer in read_entries(settings, admin, partition, spans, controls):
         for message in _messages(entry, answer):
@@ -50,6 +51,7 @@ def read_entries(
     from_admin = AdminEntries(admin, partition, controls or ControlEntries(admin, partition))
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="entries") as threads:
         yield from _with_answers(from_admin, threads, read_spans(settings, partition, spans))
+        from_admin.confirm()
 
 
 def _with_answers(

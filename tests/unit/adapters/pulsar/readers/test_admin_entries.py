@@ -1,6 +1,7 @@
 """Entries that are requested from the admin API: returned, given up, or an outage."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from threading import Event
 
 import pytest
@@ -16,6 +17,8 @@ from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import InternalStats, Position
 from udfs.undelivered import Undeliverable
 
+FAILS = Body(500, {}, b"", True)
+
 
 def test_an_entry_that_is_not_returned_is_given_up_only_if_the_broker_answers() -> None:
     with serving(Partition(STORED, LAST)) as partition:
@@ -30,7 +33,7 @@ def test_an_entry_that_is_not_returned_is_given_up_only_if_the_broker_answers() 
 
 def test_a_passed_over_entry_is_requested_once_and_an_entry_that_may_come_twice() -> None:
     with serving(Partition({**STORED, LAST: None}, (8, 1))) as partition:
-        admin = Admin({(8, 1): body(b"request")})
+        admin = Admin({(8, 0): FAILS, (8, 1): body(b"request"), LAST: FAILS})
         read_all(partition, admin, [EntrySpan(8, 0, 0)])
         assert admin.requested == [(8, 0)]
         read_all(partition, admin, [EntrySpan(8, 2, 2)])
@@ -73,7 +76,7 @@ def test_second_requests_for_many_withheld_entries_are_limited(monkeypatch: pyte
 def test_many_unreadable_entries_do_not_delay_later_entries() -> None:
     stored: dict[Position, bytes | None] = dict.fromkeys(((7, number) for number in range(50)), None)
     with serving(Partition({**stored, (7, 50): ORDINARY}, (7, 50))) as partition:
-        admin = Admin()
+        admin = Admin(dict.fromkeys(stored, FAILS))
         read = read_all(partition, admin, [EntrySpan(7, 0, 50)])
         assert len(read) == 51
         assert read[-1] == ((7, 50), b"request", None)
@@ -210,7 +213,7 @@ def test_the_timeouts_become_shorter_with_each_failure() -> None:
 
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
         read_all(partition, Silent(), [EntrySpan(8, 0, 79)])
-    assert sorted(set(patience)) == [0.25, 1, 3]
+    assert sorted(set(patience)) == [0.25, 1, 3, 100], "the last for the check at the end of the read"
 
 
 TWO_LEDGERS = InternalStats(ledgers=((7, 3), (8, 3)), cursors={}, pending_adds=0)
@@ -262,6 +265,145 @@ def test_a_request_after_many_unreadable_entries_gets_the_full_timeout_from_a_sl
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(admin_entries, "_RETRIES_SECONDS", 0.0)
             assert read_all(partition, admin, [EntrySpan(8, 0, 60)])[-1] == ((8, 60), b"request", None)
+
+
+def _storage_error(message: str) -> Body:
+    """Return what Pulsar 4.0.8 answers if no bookie returns an entry."""
+    reason = (
+        f"\n --- An unexpected error occurred in the server ---\n\nMessage: {message}\n\nStacktrace:\n\n"
+        f"org.apache.bookkeeper.mledger.ManagedLedgerException: {message}\n"
+    )
+    return Body(500, {}, json.dumps({"reason": reason}, separators=(",", ":")).encode(), True)
+
+
+def _stats(*ledgers: Position) -> InternalStats:
+    return InternalStats(ledgers=ledgers, cursors={}, pending_adds=0)
+
+
+AWAY = _storage_error("Bookie handle is not available error code: -8")
+OUTAGES = [
+    pytest.param(AWAY, id="bookie killed"),
+    pytest.param(_storage_error("Bookie entry is damaged error code: -5"), id="one damaged, another may be killed"),
+    pytest.param(_storage_error("Bookie operation timeout error code: -23"), id="bookie hangs"),
+    pytest.param(Body(500, {}, b'{"reason":"Bookie operation timeout error code: -23"}', True), id="message alone"),
+]
+LOST = _storage_error("No such entry error code: -13")
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+@pytest.mark.parametrize("stats", [_stats((8, 3)), _stats((8, 3), (9, 1))])
+@pytest.mark.parametrize("answer", OUTAGES)
+def test_no_entry_is_given_up_while_its_bookies_do_not_answer(
+    answer: Body, stats: InternalStats, gives_up: bool
+) -> None:
+    stored: dict[Position, bytes | None] = {**STORED, LAST: None}
+    admin = Admin({(8, 1): body(b"from the cache"), (9, 0): body(b"of another bookie"), LAST: answer}, stats=stats)
+    with serving(Partition(stored, (8, 1))) as partition:
+        controls = ControlEntries(admin, TOPIC, gives_up=gives_up)
+        read = fallback_entries(settings_for(partition), admin, TOPIC, [EntrySpan(8, 2, 2)], controls)
+        with pytest.raises(
+            UnavailableError, match=r"can't read an entry from storage: Bookie .* error code: -\d+$"
+        ) as no:
+            list(read)
+    assert admin_entries.NOTHING_SHOWN not in str(no.value)
+    assert admin_entries.WITHHELD not in str(no.value), "no caller gives the entry up, however long the outage lasts"
+
+
+def test_the_only_entry_of_a_topic_is_not_given_up_while_the_bookie_is_away() -> None:
+    admin = Admin({(8, 0): AWAY}, stats=_stats((8, 1)))
+    with (
+        serving(Partition({(8, 0): None, (8, 1): ORDINARY}, (8, 1))) as partition,
+        pytest.raises(UnavailableError, match="code: -8"),
+    ):
+        read_all(partition, admin, [EntrySpan(8, 0, 0)])
+
+
+def test_an_entry_that_bookies_have_lost_is_given_up_by_the_caller() -> None:
+    admin = Admin({LAST: LOST, (8, 1): body(b"other")}, stats=TWO_LEDGERS)
+    with serving(Partition({**STORED, LAST: None}, (8, 1))) as partition:
+        with pytest.raises(UnavailableError, match=f"{admin_entries.WITHHELD} 500: No such entry"):
+            read_all(partition, admin, [EntrySpan(8, 2, 2)])
+        controls = ControlEntries(admin, TOPIC, gives_up=True)
+        read = fallback_entries(settings_for(partition), admin, TOPIC, [EntrySpan(8, 2, 2)], controls)
+        assert [message.why for _position, message in read] == [Undeliverable.NOT_SHOWN]
+
+
+def test_a_senders_text_is_no_storage_error() -> None:
+    text = r'{"reason":"\n --- Message: \"bookie error code: -8\n\nStacktrace:\n\njava.io.IOException: error code: -8"}'
+    admin = Admin({LAST: Body(500, {}, text.encode(), True), (8, 1): body(b"other")}, stats=TWO_LEDGERS)
+    with serving(Partition({**STORED, LAST: None}, (8, 1))) as partition:
+        assert read_all(partition, admin, [EntrySpan(8, 2, 2)]) == [(LAST, b"", Undeliverable.NOT_SHOWN)]
+
+
+@dataclass
+class Hanging(Admin):
+    """A broker whose bookie hangs: no answer before its own timeout, and a control entry from the cache at first."""
+
+    cached: set[Position] = field(default_factory=set)
+    at_last: Body | None = None  # the answer to a patient request
+
+    def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+        if position in self.cached:
+            self.cached.discard(position)
+            return body(b"from the cache")
+        super().entry(partition, position, most_bytes, patience_seconds)
+        return self.at_last if patience_seconds > 30 else None
+
+    def internal_stats(self, partition: str) -> InternalStats:
+        if partition != TOPIC:
+            raise UnavailableError(f"{partition} does not exist")
+        return self.stats
+
+
+@pytest.mark.parametrize(
+    ("withheld", "stats"),
+    [
+        pytest.param((8, 0), TWO_LEDGERS, id="passed over, and a control in the cache"),
+        pytest.param(LAST, TWO_LEDGERS, id="may come, and a control in the cache"),
+        pytest.param((8, 0), _stats((8, 1)), id="no control"),
+    ],
+)
+def test_an_entry_without_an_answer_is_given_up_only_if_its_bookies_answer(
+    withheld: Position, stats: InternalStats
+) -> None:
+    stored: dict[Position, bytes | None] = {**STORED, LAST: None}
+    timeout = _storage_error("Bookie operation timeout error code: -23")
+    for at_last, error in ((timeout, "code: -23"), (body(b"late"), "no answer before")):
+        admin = Hanging(stats=stats, cached={(8, 1), (7, 2)}, at_last=at_last)
+        with serving(Partition(stored, (8, 1))) as partition, pytest.raises(UnavailableError, match=error):
+            read_all(partition, admin, [EntrySpan(8, withheld[1], withheld[1])])
+    admin = Hanging(stats=stats, cached={(8, 1), (7, 2)})
+    with serving(Partition(stored, (8, 1))) as partition:
+        read = read_all(partition, admin, [EntrySpan(8, withheld[1], withheld[1])])
+    assert read == [(withheld, b"", Undeliverable.NOT_SHOWN)], "no bookie makes a broker silent for so long"
+
+
+def test_an_entry_that_a_broker_returns_late_is_not_given_up() -> None:
+    @dataclass
+    class Late(Admin):
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            is_first = most_bytes > 1 and position not in self.requested
+            answer = super().entry(partition, position, most_bytes, patience_seconds)
+            return None if is_first else answer
+
+    admin = Late({(8, 0): body(b"aborted"), (8, 1): body(b"other")}, stats=TWO_LEDGERS)
+    with serving(Partition(STORED, LAST)) as partition:
+        with pytest.raises(UnavailableError, match="no answer before"):
+            read_all(partition, admin, [EntrySpan(8, 0, 0)])
+        assert [payload for _position, payload, _why in read_all(partition, admin, [EntrySpan(8, 0, 0)])] == [
+            b"aborted"
+        ]
+
+
+def test_the_check_at_the_end_waits_until_no_cache_has_the_control_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(admin_entries, "_CACHE_SECONDS", 8.0)
+    monkeypatch.setattr("time.sleep", waited.append)
+    admin = Admin({(8, 1): body(b"other")}, stats=TWO_LEDGERS)
+    with serving(Partition(STORED, LAST)) as partition:
+        assert read_all(partition, admin, [EntrySpan(8, 0, 0)]) == [((8, 0), b"", Undeliverable.NOT_SHOWN)]
+    assert len(waited) == 1
+    assert 0 < waited[0] <= 8.0
 
 
 def test_an_entry_above_the_size_limit_is_given_up() -> None:
