@@ -169,7 +169,7 @@ def _work(
         metrics.starting("")
         log.info("reading %s", ", ".join((*settings.topics.requests, settings.topics.retry)))
         with contextlib.ExitStack() as stack:
-            besides = [stack.enter_context(beside) for beside in assembly.companions()]
+            besides = [stack.enter_context(beside) for beside in assembly.companions(lanes)]
 
             def may_end() -> bool:
                 # a run until idle also waits for an audit that runs or is due

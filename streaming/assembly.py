@@ -33,7 +33,7 @@ from streaming.deletion.lanes.slow import SLOW_CHUNK_ROWS, SLOW_LANES
 from streaming.deletion.retries import DueLoop, Retries
 from streaming.deletion.service import LedgerDeletionService
 from streaming.deletion.supervision.board import Board
-from streaming.deletion.supervision.facts import facts_of, reading
+from streaming.deletion.supervision.facts import Waits, facts_of, reading
 from streaming.deletion.supervision.holds import HoldWatch
 from streaming.deletion.supervision.upkeep import Upkeep, tidy_up
 from streaming.in_use.baseline import Accepted, Baseline, accepted_path
@@ -322,7 +322,7 @@ class Assembly:
             service.outages.metrics,
         )
 
-    def companions(self) -> Iterator[Beside]:
+    def companions(self, lanes: LaneReader | None) -> Iterator[Beside]:
         """Yield what runs beside the service. Modules are loaded only if the configuration needs them."""
         settings, service = self.settings, self.service
         yield HoldWatch(
@@ -335,7 +335,12 @@ class Assembly:
         pulsar = Pulsar(self.instance.admin, reader_for(settings))
         registry = service.outages.metrics.registry
         metrics = service.outages.metrics
-        yield reading(facts_of(settings, pulsar, service.retries.waiting, metrics, service.clock))
+
+        def waiting_lanes() -> list[str]:
+            return [] if lanes is None else lanes.bell.not_listening
+
+        waits = Waits(service.retries.waiting, waiting_lanes)
+        yield reading(facts_of(settings, pulsar, waits, metrics, service.clock))
         if settings.topics.receipts:
             from streaming.deletion.lane_receipts import publishing
 

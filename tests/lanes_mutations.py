@@ -4,7 +4,7 @@ MESSAGES, RECEIPT = "streaming/sweep/messages.py", "udfs/requests/lane_receipts.
 FOLLOWER, TOPICS = "streaming/deletion/lane_receipts.py", "streaming/topics/receipt_topics.py"
 PATTERN = "udfs/requests/topic_pattern.py"
 ADMISSION, COMBINATIONS = "udfs/requests/admission.py", "streaming/config/combinations.py"
-ACCOUNTS = "streaming/reconcile/accounting.py"
+ACCOUNTS, BACKLOG = "streaming/reconcile/accounting.py", "streaming/reconcile/backlog_count.py"
 # the tests that must notice, by the changed file
 TESTS = {
     MESSAGES: ("tests/unit/sweep/test_messages.py",),
@@ -12,6 +12,7 @@ TESTS = {
     FOLLOWER: ("tests/unit/deletion/test_lane_receipts.py",),
     TOPICS: ("tests/unit/topics/test_receipt_topics.py",),
     ACCOUNTS: ("tests/unit/reconcile/test_lane_accounts.py",),
+    BACKLOG: ("tests/unit/reconcile/test_backlog_count.py",),
     ADMISSION: ("tests/unit/udfs/requests/test_lanes.py",),
     COMBINATIONS: ("tests/unit/config/test_load.py",),
     PATTERN: ("tests/unit/udfs/requests/test_topic_pattern.py",),
@@ -95,5 +96,24 @@ LANES = (
         ACCOUNTS,
         "        if self._later:\n",
         "        if False:\n",
+    ),
+    (
+        "a count of what waits asks a bounded number of lanes",
+        BACKLOG,
+        "fair_by_tenant(lanes)[:MOST_LANES]",
+        "fair_by_tenant(lanes)",
+    ),
+    (
+        "a tenant's many lanes keep no other tenant's from being counted",
+        BACKLOG,
+        "fair_by_tenant(lanes)[:MOST_LANES]",
+        "sorted(lanes)[:MOST_LANES]",
+    ),
+    ("a lane that could not be counted is named", BACKLOG, "            not_counted += 1\n", ""),
+    (
+        "a count of what waits does not wait for a timeout of each lane",
+        BACKLOG,
+        "if failures >= _MOST_FAILURES:",
+        "if False:",
     ),
 )

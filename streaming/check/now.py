@@ -6,7 +6,7 @@ It reads the records of the service, its watcher and operators, and the position
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -86,7 +86,13 @@ class Now:
         return fields
 
 
-def read_now(settings: Settings, clients: CommandClients, now_ms: int, no_state: ReaperError | None = None) -> Now:
+def read_now(
+    settings: Settings,
+    clients: CommandClients,
+    now_ms: int,
+    no_state: ReaperError | None = None,
+    lanes: Callable[[], Collection[str]] = lambda: (),
+) -> Now:
     """Read all facts. A server that can't be reached is no error here, but sets exit_code.
 
     Args:
@@ -94,6 +100,7 @@ def read_now(settings: Settings, clients: CommandClients, now_ms: int, no_state:
         clients: of the command.
         now_ms: the time, in ms since 1970.
         no_state: why the state directory can't be read, if so.
+        lanes: returns the partitions of lanes that may have unread messages.
     """
     now = Now(at_ms=now_ms, name=settings.service.name)
     root, name, state_dir = settings.zookeeper.own_root, settings.service.name, settings.state_dir
@@ -120,11 +127,19 @@ def read_now(settings: Settings, clients: CommandClients, now_ms: int, no_state:
         now.retries = _retries(state_dir)
         return now.retries.waiting
 
-    now.waiting = read("waiting", lambda: dict(backlog_of(settings, clients.pulsar, count_retries)["topics"]))
+    now.waiting = read(
+        "waiting", lambda: _waiting(now, backlog_of(settings, clients.pulsar, count_retries, lanes=lanes()))
+    )
     if now.retries is None:
         now.retries = read("retries", lambda: _retries(state_dir), no_state)
     now.last_hour = read("last_hour", lambda: _finished(state_dir, now_ms - HOUR_MS), no_state)
     return now
+
+
+def _waiting(now: Now, backlog: Mapping[str, Any]) -> dict[str, int]:
+    if count := backlog["lanes_not_counted"]:
+        now.unknown["lanes"] = f"{count} partitions of lanes are not counted: too many, or not readable"
+    return dict(backlog["topics"])
 
 
 def holds_of(settings: Settings, store: MetadataStore) -> list[Hold]:

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,13 +41,15 @@ def status(
     load_datasets()
     from streaming.check.now import read_now
     from streaming.clients import command_clients
+    from streaming.deletion.lanes.existing import lane_partitions
 
     settings = settings_of(config)
     no_state = state_fault(settings, config)
     with command_clients(settings) as clients:
 
         def read() -> "Now":
-            return read_now(settings, clients, SystemClock().now_ms(), no_state)
+            lanes = partial(lane_partitions, clients.store, settings)
+            return read_now(settings, clients, SystemClock().now_ms(), no_state, lanes)
 
         if watch:
             show_repeatedly(read, every, json_lines=json_lines, is_terminal=sys.stdout.isatty())
@@ -157,6 +160,8 @@ def _waiting(now: "Now") -> "Iterator[str]":
         yield _line("waiting", f"{count_of(sum(now.waiting.values()), 'request')}, {included}")
         for topic, messages in now.waiting.items():
             yield _line("", f"{messages:>7}  {topic.removeprefix('persistent://')}")
+    if "lanes" in now.unknown:
+        yield _line("", now.unknown["lanes"])
     if now.retries is None:
         yield _line("retries", f"not known: {now.unknown['retries']}")
     elif now.retries.next_ms is not None:

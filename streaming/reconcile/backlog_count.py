@@ -8,16 +8,20 @@ The subscription's backlog is no substitute: the connector's cursor trails its r
    messages; if there are more, we extrapolate from the first 1,000.
 4. Messages read from RETRY that are not due yet wait too, and so does a retry whose receipt is committed and whose copy
    is not in RETRY yet.
+5. In a lane, messages that the subscription has not acknowledged wait. Each lane costs two requests, so at most
+   MOST_LANES of those that may have messages are asked, each tenant's first before any tenant's second.
 
 The sum is an upper bound: requests that move, and unread copies of the newest chunk in RETRY, may count twice. It is an
-estimate only if a partition has over 1,000 unread entries of several messages each (point 3).
+estimate only if a partition has over 1,000 unread entries of several messages each (point 3), and too low if lanes were
+not counted (point 5).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from streaming.config.settings import Settings
+from streaming.errors import ReaperError, RefusedError
 from streaming.ports import Pulsar, StoredMessage
 from streaming.queries.checkpoints import committed_positions, location_of
 from streaming.queries.names import queries_of
@@ -25,8 +29,12 @@ from streaming.state import receipts, waiting
 from streaming.topics.matching import matched_topics
 from udfs import columns as c
 from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.paths import base_topic
+from udfs.requests.lanes import fair_by_tenant
 from udfs.requests.retry import ORIGIN_MESSAGE_ID
 
+MOST_LANES = 200  # partitions of lanes
+_MOST_FAILURES = 3
 _ENTRIES_READ = 1000  # of a partition; an entry has up to 128 KiB if its producer batches
 
 
@@ -37,11 +45,22 @@ class Unread(NamedTuple):
     oldest_ms: int | None = None  # when the oldest was published; None: there are none
 
 
-def backlog_of(settings: Settings, pulsar: Pulsar, count_retries: Callable[[], int] | None = None) -> dict[str, Any]:
-    """Count the requests without a final receipt: {"messages": total, "topics": {topic: messages}}.
+def backlog_of(
+    settings: Settings,
+    pulsar: Pulsar,
+    count_retries: Callable[[], int] | None = None,
+    *,
+    lanes: Collection[str] = (),
+) -> dict[str, Any]:
+    """Count the requests without a final receipt.
+
+    Returns {"messages": total, "topics": {topic: messages}, "lanes_not_counted": number of partitions}.
 
     Args:
+        settings: of the service.
+        pulsar: reads topics and their positions.
         count_retries: counts the retries that are not due yet; by default the rows of the waiting table.
+        lanes: partitions of lanes that may have unread messages.
 
     Raises UnavailableError.
     """
@@ -52,9 +71,12 @@ def backlog_of(settings: Settings, pulsar: Pulsar, count_retries: Callable[[], i
         retries = count_retries() if count_retries else sum(1 for _ in waiting.outstanding(settings.state_dir))
         retries += _unpublished(settings.state_dir)
 
+    # before the retries: a request that moves in between counts twice, and is not omitted
+    in_lanes = unread_in_lanes(settings, pulsar, lanes)
     counts = {topic: unread.messages for topic, unread in unread_of(settings, pulsar, meanwhile=count).items()}
     counts[settings.topics.retry] += retries
-    return {"messages": sum(counts.values()), "topics": counts}
+    counts |= {topic: unread.messages for topic, unread in in_lanes.topics.items()}
+    return {"messages": sum(counts.values()), "topics": counts, "lanes_not_counted": in_lanes.not_counted}
 
 
 def unread_of(
@@ -83,6 +105,48 @@ def unread_of(
     before_first = {topic: _acknowledged(settings, pulsar, topic, committed) for topic in topics}
     meanwhile()
     return {topic: _unread(pulsar, topic, committed | before_first[topic], most_entries) for topic in topics}
+
+
+class UnreadInLanes(NamedTuple):
+    """The unread messages of lanes."""
+
+    topics: dict[str, Unread]  # without those that have none
+    not_counted: int  # partitions that were not asked, because there are too many, or that could not be read
+
+
+def unread_in_lanes(
+    settings: Settings, pulsar: Pulsar, lanes: Collection[str], *, most_entries: int = _ENTRIES_READ
+) -> UnreadInLanes:
+    """Count the unread messages of partitions of lanes; any of them may be deleted now. Raises nothing.
+
+    Args:
+        settings: of the service.
+        pulsar: reads topics and their positions.
+        lanes: partitions of lanes that may have unread messages.
+        most_entries: of a partition, that are read.
+    """
+    topics: dict[str, Unread] = {}
+    asked = fair_by_tenant(lanes)[:MOST_LANES]
+    not_counted = len(lanes) - len(asked)
+    failures = 0
+    for number, partition in enumerate(asked):
+        if failures >= _MOST_FAILURES:  # each may take as long as a timeout
+            not_counted += len(asked) - number
+            break
+        try:
+            stats = pulsar.admin.internal_stats(partition)
+            after = stats.mark_deleted(settings.topics.subscription)
+            entries = stats.entries_after(after)
+            found = pulsar.reader.read({partition: stats.last}, after={partition: after}) if entries else ()
+            unread = _counted(found, entries, most_entries) if entries else Unread()
+        except ReaperError as error:  # a tenant's broken or deleted lane must not hide the other topics
+            not_counted += 1
+            failures += not isinstance(error, RefusedError)
+            continue
+        if unread.messages:
+            topic = base_topic(partition)
+            topics[topic] = _sum((topics.get(topic, Unread()), unread))
+    return UnreadInLanes(topics, not_counted)
 
 
 def _acknowledged(
@@ -120,6 +184,10 @@ def _unread(pulsar: Pulsar, topic: str, done: Mapping[str, Position], most_entri
         if entries:
             found = pulsar.reader.read({partition: newest}, after={partition: after})
             partitions.append(_counted(found, entries, most_entries))
+    return _sum(partitions)
+
+
+def _sum(partitions: Sequence[Unread]) -> Unread:
     oldest = [unread.oldest_ms for unread in partitions if unread.oldest_ms is not None]
     return Unread(sum(unread.messages for unread in partitions), min(oldest, default=None))
 

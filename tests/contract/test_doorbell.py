@@ -187,7 +187,7 @@ def test_a_subscription_that_another_client_holds_is_a_fault_of_its_topic_alone(
         until(lambda: holder.listening == 1, holder)
         for partition in (held, topic):
             doorbell.watch(partition)
-        until(lambda: held in doorbell.faults and doorbell.listening == 1, doorbell)
+        until(lambda: held in doorbell.faults and doorbell.not_listening == [held], doorbell)
         assert "error 5 of" in doorbell.faults[held].why  # ConsumerBusy
         world.send(held)
         assert holder.rung(WAIT_S) == [held]

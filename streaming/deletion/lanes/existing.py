@@ -33,6 +33,14 @@ def existing_lanes(store: SweepStore, settings: Settings) -> tuple[dict[str, int
     return lanes, refused
 
 
+def lane_partitions(store: SweepStore, settings: Settings) -> list[str]:
+    """Return the partitions of all lanes that exist, by full name; none without lanes. Raises UnavailableError."""
+    if settings.topics.lanes is Lanes.ONE:
+        return []
+    lanes, _refused = existing_lanes(store, settings)
+    return [f"{topic}-partition-{number}" for topic, count in lanes.items() for number in range(count)]
+
+
 def _namespaces(store: SweepStore, settings: Settings) -> list[str]:
     """Return the namespaces, as `tenant/ns`, in which a lane could exist."""
     tenants = [*_children(store, [_ROOT])]

@@ -7,9 +7,10 @@ after its interval, however long the failure took.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import pyarrow.compute as pc
 
@@ -26,7 +27,7 @@ from streaming.ports import Pulsar
 from streaming.prometheus import table
 from streaming.prometheus.registry import Registry
 from streaming.prometheus.table import Metric
-from streaming.reconcile.backlog_count import unread_of
+from streaming.reconcile.backlog_count import unread_in_lanes, unread_of
 from streaming.space.output import earlier_runs as spaces
 from streaming.state import waiting
 from streaming.state.waiting import Waiting
@@ -70,13 +71,20 @@ class Fact:
         self._why, self._next_s = why, ended_s + max(self.every_s, rest_s)
 
 
-def facts_of(settings: Settings, pulsar: Pulsar, retries: Waiting, metrics: Metrics, clock: Clock) -> list[Fact]:
+class Waits(NamedTuple):
+    """Where requests wait beside the listed topics."""
+
+    retries: Waiting
+    lanes: Callable[[], Collection[str]] = tuple  # returns the partitions of lanes that may have unread messages
+
+
+def facts_of(settings: Settings, pulsar: Pulsar, waits: Waits, metrics: Metrics, clock: Clock) -> list[Fact]:
     """Return the service's facts."""
     registry = metrics.registry
-    retries_shown = partial(_show_retries, settings.state_dir, retries, registry, clock)
+    retries_shown = partial(_show_retries, settings.state_dir, waits.retries, registry, clock)
     return [
         Fact("the waiting retries", retries_shown, 30),
-        Fact("the backlog", partial(_show_backlog, settings, pulsar, registry, clock), 60),
+        Fact("the backlog", partial(_show_backlog, settings, pulsar, waits.lanes, registry, clock), 60),
         Fact("the waiting dead letters", partial(_show_dead_letters, settings, pulsar, registry, clock), 60),
         Fact("the last audit", partial(show_audit, output_of(settings, None), metrics, clock), 60),
         Fact("the last snapshot audit", partial(_show_snapshots, output_of(settings, None, SNAPSHOTS), registry), 60),
@@ -105,8 +113,11 @@ def _show_retries(state_dir: str, retries: Waiting, registry: Registry, clock: C
     registry.set(table.RETRIES_READ, now_ms / 1000)
 
 
-def _show_backlog(settings: Settings, pulsar: Pulsar, registry: Registry, clock: Clock) -> None:
+def _show_backlog(
+    settings: Settings, pulsar: Pulsar, lanes: Callable[[], Collection[str]], registry: Registry, clock: Clock
+) -> None:
     unread = unread_of(settings, pulsar, most_entries=_ENTRIES)
+    unread |= unread_in_lanes(settings, pulsar, lanes(), most_entries=_ENTRIES).topics
     # times of topics without a series of their own can't be added up: is_sum=False leaves them out
     oldest = {topic: each.oldest_ms / 1000 for topic, each in unread.items() if each.oldest_ms is not None}
     registry.show(table.BACKLOG, {topic: each.messages for topic, each in unread.items()})

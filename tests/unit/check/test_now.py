@@ -46,6 +46,10 @@ class World:
         clients = command_clients_of(self.store, self.pulsar)
         return read_now(self.settings, clients, NOW_MS)
 
+    def says_of_lanes(self, *lanes: str) -> list[str]:
+        clients = command_clients_of(self.store, self.pulsar)
+        return list(status_lines(read_now(self.settings, clients, NOW_MS, lanes=lambda: lanes)))
+
     def says(self) -> list[str]:
         return list(status_lines(self.read_now()))
 
@@ -199,3 +203,12 @@ def test_without_a_state_directory_its_facts_are_unknown_and_the_others_are_repo
     assert "waiting     0 requests, without the retries that the service has read" in says
     assert "topics      not known: the state directory does not exist" in says
     assert "last hour   not known, for the same reason" in says
+
+
+def test_what_waits_in_lanes_is_shown_and_lanes_that_are_not_counted(world: World) -> None:
+    lane = "persistent://acme/ledger-deletion/__ledger_deletion"
+    world.pulsar.store(f"{lane}-partition-0", (6, 0))
+    world.pulsar.publish(f"{lane}-partition-0")
+    says = world.says_of_lanes(f"{lane}-partition-0", f"{lane}-partition-1")
+    assert any(line.endswith("1  acme/ledger-deletion/__ledger_deletion") for line in says)
+    assert any("1 partitions of lanes are not counted" in line for line in says)

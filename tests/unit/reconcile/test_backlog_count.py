@@ -11,9 +11,10 @@ from streaming import schemas
 from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.config.load import load
 from streaming.config.settings import Settings
+from streaming.errors import UnavailableError
 from streaming.ports import Pulsar, StoredMessage
 from streaming.queries.checkpoints import location_of
-from streaming.reconcile.backlog_count import backlog_of
+from streaming.reconcile.backlog_count import MOST_LANES, backlog_of
 from streaming.schemas import RETRY
 from streaming.state.receipts import Receipts
 from tests.tasks import Tasks
@@ -146,3 +147,45 @@ def test_messages_that_arrive_during_the_count_count(settings: Settings) -> None
     memory.faults.before(move)
     assert backlog_of(settings, Pulsar(memory, memory))["messages"] >= 1
     assert moved
+
+
+def test_messages_wait_in_lanes_until_the_subscription_acknowledges_them(settings: Settings) -> None:
+    lane, other = (f"persistent://{tenant}/ledger-deletion/__ledger_deletion" for tenant in ("acme", "rival"))
+    memory = MemoryPulsar()
+    memory.store(f"{lane}-partition-0", (5, 0))
+    memory.store(f"{other}-partition-0", (6, 0))
+    for _ in range(3):
+        memory.publish(f"{lane}-partition-0")
+    memory.ensure_subscription(lane, settings.topics.subscription)
+    gone = "persistent://gone/ledger-deletion/__ledger_deletion-partition-0"
+    lanes = [f"{lane}-partition-0", f"{other}-partition-0", gone]
+
+    def counted(*more: str) -> dict[str, Any]:
+        return backlog_of(settings, Pulsar(memory, memory), lanes=[*lanes, *more])
+
+    first = counted()
+    assert (first["messages"], first["topics"].get(lane), first["topics"].get(other)) == (3, 3, None)
+    assert first["lanes_not_counted"] == 1
+    memory.partition(f"{lane}-partition-0").cursors[settings.topics.subscription] = (5, 1)
+    assert counted()["messages"] == 1
+    # another tenant's many lanes
+    asked: list[str] = []
+    memory.faults.before(lambda operation, names: asked.extend(names) if operation == "internal_stats" else None)
+    many = counted(*(f"persistent://a/n{number}/__ledger_deletion-partition-0" for number in range(1000)))
+    assert (many["topics"][lane], len([each for each in asked if "__ledger_deletion-" in each])) == (1, MOST_LANES)
+    assert many["lanes_not_counted"] == 1003 - 2
+
+
+def test_brokers_that_do_not_answer_about_lanes_are_not_asked_about_each(settings: Settings) -> None:
+    memory = MemoryPulsar()
+    asked: list[str] = []
+
+    def hang(operation: str, names: Sequence[str]) -> None:
+        if operation == "internal_stats" and "__ledger_deletion-" in names[0] and "pulsar" not in names[0]:
+            asked.extend(names)
+            raise UnavailableError("no answer")
+
+    memory.faults.before(hang)
+    lanes = [f"persistent://t{number}/ledger-deletion/__ledger_deletion-partition-0" for number in range(50)]
+    assert backlog_of(settings, Pulsar(memory, memory), lanes=lanes)["lanes_not_counted"] == 50
+    assert asked == sorted(lanes)[:3]

@@ -109,6 +109,12 @@ class Doorbell:
         with self._change:
             return sum(each.is_listening for each in self._watched.values())
 
+    @property
+    def not_listening(self) -> list[str]:
+        """Return the other partitions: they have unacknowledged messages, or it is not known whether they have."""
+        with self._change:
+            return [partition for partition, each in self._watched.items() if not each.is_listening]
+
     def watch(self, partition: str) -> None:
         """Watch a partition (full name). It rings soon if it has unacknowledged messages, and whenever it gets one."""
         with self._change:

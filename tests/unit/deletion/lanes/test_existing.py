@@ -10,7 +10,7 @@ from streaming.adapters.memory.tree import MemoryTree
 from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.deletion.lanes.existing import existing_lanes
+from streaming.deletion.lanes.existing import existing_lanes, lane_partitions
 from streaming.errors import UnavailableError
 from streaming.ports import Unreadable
 
@@ -46,6 +46,13 @@ def test_the_lanes_of_namespaces_are_those_of_all_namespaces(tmp_path: Path, sto
         _create(store, namespace, data=b'{"partitions":3}')
     lanes, _refused = existing_lanes(store, _settings(tmp_path, "namespace"))
     assert lanes == {f"persistent://a/{name}/{LANE}": 3 for name in "xy"}
+
+
+@pytest.mark.parametrize(("lanes", "count"), [("one", 0), ("tenant", 0), ("namespace", 2)])
+def test_the_partitions_of_lanes_are_named(tmp_path: Path, store: MemoryStore, lanes: str, count: int) -> None:
+    _create(store, "a/x", data=b'{"partitions":2}')
+    names = [f"persistent://a/x/{LANE}-partition-{number}" for number in range(count)]
+    assert lane_partitions(store, _settings(tmp_path, lanes)) == names
 
 
 def test_any_number_of_lanes_takes_two_bulk_reads(tmp_path: Path, store: MemoryStore) -> None:

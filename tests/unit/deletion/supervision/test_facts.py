@@ -19,7 +19,7 @@ from streaming.audit.result import AuditResult, remember
 from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.deletion.supervision.facts import Fact, facts_of, reading
+from streaming.deletion.supervision.facts import Fact, Waits, facts_of, reading
 from streaming.errors import UnavailableError
 from streaming.metrics import Metrics
 from streaming.ports import Pulsar
@@ -60,10 +60,13 @@ def memory(settings: Settings) -> MemoryPulsar:
     return memory
 
 
-def read_all(settings: Settings, memory: MemoryPulsar, registry: Registry, *, done_ms: int = -1) -> None:
+def read_all(
+    settings: Settings, memory: MemoryPulsar, registry: Registry, *, done_ms: int = -1, lanes: Sequence[str] = ()
+) -> None:
     """Read every fact once, as the first pass after a start does."""
     retries = cast("Waiting", SimpleNamespace(done_ms=done_ms))
-    found = facts_of(settings, Pulsar(memory, memory), retries, Metrics(registry), ManualClock(NOW_MS))
+    pulsar, clock = Pulsar(memory, memory), ManualClock(NOW_MS)
+    found = facts_of(settings, pulsar, Waits(retries, lambda: lanes), Metrics(registry), clock)
     cast("Any", reading(found))._work.run()
 
 
@@ -85,6 +88,15 @@ def test_what_waits_is_right_after_a_restart(settings: Settings, memory: MemoryP
     assert (shown(registry, "retries_waiting"), shown(registry, "retries_due")) == (3, 2)
     for name in ("backlog", "retries", "dead_letters"):
         assert shown(registry, f"{name}_read_timestamp_seconds") == NOW_MS / 1000
+
+
+def test_what_waits_in_lanes_is_shown(settings: Settings, memory: MemoryPulsar, registry: Registry) -> None:
+    lane = "persistent://acme/ledger-deletion/__ledger_deletion"
+    memory.store(f"{lane}-partition-0", (6, 0))
+    memory.publish(f"{lane}-partition-0")
+    read_all(settings, memory, registry, lanes=[f"{lane}-partition-0"])
+    assert shown(registry, "backlog_requests", topic=lane) == 1
+    assert shown(registry, "backlog_oldest_timestamp_seconds", topic=lane) == NOW_MS / 1000 - 5
 
 
 def test_dead_letters_wait_until_they_are_settled(settings: Settings, memory: MemoryPulsar, registry: Registry) -> None:
