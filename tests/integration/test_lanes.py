@@ -70,6 +70,11 @@ class Lane:
         return Counter((row[c.OUTCOME], row[c.REASON]) for row in rows)
 
     @property
+    def backlog(self) -> int:
+        (counted,) = self.service.console.json("backlog")
+        return int(counted["topics"].get(self.topic, 0))
+
+    @property
     def is_acknowledged(self) -> bool:
         with admin_for(self.service.settings) as admin:
             stats = admin.internal_stats(self.partition)
@@ -133,9 +138,11 @@ def test_each_odd_message_of_a_lane_ends_in_one_receipt_and_other_lanes_are_read
     odd.publish(*kinds)
     other.publish("valid", "valid")
     expected = Counter({VALID: valid}) + Counter(("DEAD_LETTER", str(each)) for each in dead)
+    assert other.backlog == 2
 
     output = odd.service.console.run("run", "--until-idle")
 
+    assert (odd.backlog, other.backlog) == (0, 0)
     assert odd.outcomes == expected, output[-4000:]
     assert other.outcomes == Counter({VALID: 2})
     assert odd.is_acknowledged
