@@ -36,8 +36,8 @@ LANE_READER = (
     (
         "a lane that is still being read is not read again",
         READER,
-        "if each in self._lanes and each != self._slow.in_work]",
-        "if each in self._lanes]",
+        "elif partition == self._slow.in_work:",
+        "elif False:",
     ),
     (
         "messages of an open transaction are not read by a lane's slow reader",
@@ -48,8 +48,8 @@ LANE_READER = (
     (
         "a lane that could not be read completely is not acknowledged beyond that",
         READER,
-        "            if end.fault:\n",
-        "            if False:\n",
+        "            elif end.fault:\n",
+        "            elif False:\n",
     ),
     (
         "an incomplete list of lanes forgets none",

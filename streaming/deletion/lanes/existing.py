@@ -1,15 +1,18 @@
 """Lists the lanes that exist, with a few bulk reads of ZooKeeper and no request to a broker."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from streaming.config.settings import Settings
 from streaming.errors import UnavailableError
 from streaming.ports import SweepStore, Unreadable
 from streaming.topics.setup import MOST_PARTITIONS
+from udfs.paths import tenant_of
 from udfs.requests.lanes import LANE_NAME, LANE_NAMESPACE, Lanes
 
 _ROOT = "/admin/partitioned-topics"
+MOST_OF_TENANT = 10_000  # partitions; each has two consumers, on a broker and in our memory
 
 
 def existing_lanes(store: SweepStore, settings: Settings) -> tuple[dict[str, int], dict[str, str]]:
@@ -18,6 +21,7 @@ def existing_lanes(store: SweepStore, settings: Settings) -> tuple[dict[str, int
     Raises UnavailableError if the list is incomplete.
     """
     lanes, refused = {}, {}
+    count_by_tenant: Counter[str] = Counter()
     namespaces = [f"{_ROOT}/{namespace}/persistent/{LANE_NAME}" for namespace in _namespaces(store, settings)]
     for path, node in zip(namespaces, store.read_many(namespaces), strict=True):
         if isinstance(node, Unreadable):
@@ -28,7 +32,10 @@ def existing_lanes(store: SweepStore, settings: Settings) -> tuple[dict[str, int
         partitions = _partitions(node.data)
         if partitions > MOST_PARTITIONS:
             refused[topic] = f"it has {partitions} partitions, and a lane may have at most {MOST_PARTITIONS}"
+        elif count_by_tenant[tenant_of(topic)] + partitions > MOST_OF_TENANT:
+            refused[topic] = f"its tenant's lanes have more than {MOST_OF_TENANT} partitions"
         elif partitions > 0:
+            count_by_tenant[tenant_of(topic)] += partitions
             lanes[topic] = partitions
     return lanes, refused
 

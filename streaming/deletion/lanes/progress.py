@@ -78,12 +78,15 @@ class LaneProgress:
             self.service.restart(query)
         self._in_doubt |= spans.keys()
         self.service.take(query, rows, number, extent)
-        self._in_doubt -= spans.keys()
 
-    def reach(self, upto: Mapping[str, Position]) -> None:
-        """Record by partition up to where all messages have receipts."""
+    def reach(self, upto: Mapping[str, Position | None]) -> None:
+        """Record by partition up to where all messages have receipts; None: as before."""
         with self._guard:
             for partition, position in upto.items():
+                # not before: what fails between the receipts and this call is repeated from the old position
+                self._in_doubt.discard(partition)
+                if position is None:
+                    continue
                 self._reached[partition] = max(position, self._reached.pop(partition, BEFORE_ALL))
                 self._processed[partition] = self._reached[partition]
             while len(self._reached) > _MOST_REACHED:

@@ -20,13 +20,13 @@ from typing import Protocol
 from streaming.adapters.pulsar.doorbell.doorbell import Doorbell
 from streaming.beside import Beside, Work, logged
 from streaming.deletion.lanes.progress import LaneProgress
-from streaming.deletion.lanes.slow import SLOW_LANES, SlowLanes
+from streaming.deletion.lanes.slow import MOST_FAILURES, SLOW_LANES, SlowLanes
 from streaming.deletion.lanes.waiting_lanes import WaitingLanes
 from streaming.errors import ReaperError, StopRequestedError
 from streaming.ports import TopicAdmin
 from streaming.prometheus import table
 from streaming.queries.delivery.completion import Read
-from streaming.queries.delivery.lane_reads import LanesRead
+from streaming.queries.delivery.lane_reads import LATE, LaneEnd, LanesRead
 from streaming.spark.java_errors import error_of, one_line
 from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.terminal import count_of
@@ -48,7 +48,9 @@ _MOST_BYTES = 4 * 1024 * 1024  # of a lane in a pass, as stored
 _RANGES_AT_ONCE = 8
 _RANGES_S = 2.0  # for the positions of all lanes of a pass
 _PAUSES = Backoff((0, 1, 5, 10, 30, 60))  # after rings without a message
-_MOST_FAILURES = 4
+_EMPTY_RINGS = 3
+_LATE_LANES = 8  # if so many, and most of a pass, were not read in time, the machine was busy
+_LATE_PASSES = 3  # in a row, for which the machine is to blame at most
 _SHOWN = 5  # lanes that are named where lanes are not read
 _PARKED_S = 60.0  # a shorter fault, such as a move of a topic, is not shown
 
@@ -87,6 +89,8 @@ class LaneReader:
     _slow: SlowLanes = field(init=False)
     _listed_s: float = float("-inf")
     _is_listed: bool = False
+    _late_passes: int = 0
+    _logged: tuple[str, float] = ("", 0.0)  # the last failure that was logged, and when
     _parked_since_ms: int | None = None  # None: all lanes are read
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _besides: list[Beside] = field(init=False)
@@ -100,6 +104,7 @@ class LaneReader:
             read=self.read_one,
             last_message=self.last_message,
             settle=self._settle,
+            exists=lambda partition: partition in self._lanes,
             monotonic=self.monotonic,
         )
         self._besides = [
@@ -130,19 +135,23 @@ class LaneReader:
     def is_quiet(self) -> bool:
         """Whether all lanes are watched, and none has a message that is not processed; given-up lanes are left out."""
         with self._guard:
-            if not self._is_listed or self._in_work or self._halves or len(self._waiting) or len(self._slow):
+            given_up = self.given_up
+            slow = len(self._slow) - len(self._slow.given_up)
+            if not self._is_listed or self._in_work or self._halves or len(self._waiting) or slow > 0:
                 return False
-            missing = sum(fault.is_missing for fault in self.bell.faults.values())  # no message waits there
-            return self.bell.listening + missing + len(self.given_up) >= len(self._lanes)
+            missing = {name for name, fault in self.bell.faults.items() if fault.is_missing}  # no message waits there
+            # these ring again and again, and nothing can be read: an open transaction, for example
+            empty = {name for _due_s, name, _upto in self._to_settle if self._lanes.get(name, 0) >= _EMPTY_RINGS}
+            return self.bell.listening + len(missing | empty | given_up.keys()) >= len(self._lanes)
 
     @property
     def given_up(self) -> dict[str, str]:
-        """Return by partition why it could not be watched, if that was tried often."""
+        """Return by partition why it could not be watched or read, if that was tried often."""
         faults = self.bell.faults.items()
-        return {
+        return self._slow.given_up | {
             partition: fault.why
             for partition, fault in faults
-            if fault.failures > _MOST_FAILURES and not fault.is_missing
+            if fault.failures > MOST_FAILURES and not fault.is_missing
         }
 
     def look_after(self) -> None:
@@ -218,10 +227,14 @@ class LaneReader:
                 else:
                     self._waiting.add(partition)
             candidates = self._halves.popleft() if self._halves else self._waiting.take(_MOST_LANES)
-            # a lane that was deleted and created again may ring while it is still being read
-            taken = [each for each in candidates if each in self._lanes and each != self._slow.in_work]
-            if self._slow.in_work in candidates:
-                self._waiting.add(self._slow.in_work)
+            taken = []
+            for partition in candidates:
+                if self._slow.is_slow(partition):  # since it has rung
+                    self._slow.add(partition)
+                elif partition == self._slow.in_work:  # it was deleted and created again, and has rung
+                    self._waiting.add(partition)
+                elif partition in self._lanes:
+                    taken.append(partition)
             self._in_work |= {*taken}
             return taken
 
@@ -238,12 +251,23 @@ class LaneReader:
             read.unpersist()
         if empty := {partition: end.empty for partition, end in read.ends.items() if end.empty}:
             service.note(empty)
-        self.progress.reach({name: end.upto for name, end in read.ends.items() if end.upto is not None})
+        self.progress.reach({name: end.upto for name, end in read.ends.items()})
+        again = self._late(read.ends)
         for partition, end in read.ends.items():
-            if end.fault:
+            if partition in again:
+                with self._guard:
+                    self._waiting.add(partition)
+            elif end.fault:
                 self._slow.add(partition, end.fault)
             else:
                 self._settle(partition, end.upto, True)
+
+    def _late(self, ends: Mapping[str, LaneEnd]) -> set[str]:
+        """Return the lanes that were not read in time because the machine was busy, not because they are slow."""
+        late = {partition for partition, end in ends.items() if end.fault == LATE}
+        is_busy = len(late) >= _LATE_LANES and 2 * len(late) > len(ends) and self._late_passes < _LATE_PASSES
+        self._late_passes = self._late_passes + 1 if is_busy else 0
+        return late if is_busy else set()
 
     def _planned(self, taken: Sequence[str]) -> dict[str, list[EntrySpan]]:
         """Return the next entries of each lane. A lane whose broker does not answer in time is slow."""
@@ -296,8 +320,13 @@ class LaneReader:
             self.bell.settle(partition, upto)
 
     def _failed(self, error: Exception) -> None:
-        if not isinstance(error, StopRequestedError):
-            log.error("lanes: %s", one_line(error_of(LANES, error)))
+        if isinstance(error, StopRequestedError):
+            return
+        why, now_s = one_line(error_of(LANES, error)), self.monotonic()
+        # a pass that fails is repeated at once, lane by lane in the end
+        if why != self._logged[0] or now_s - self._logged[1] >= _LIST_S:
+            log.error("lanes: %s", why)
+            self._logged = why, now_s
 
     def unread(self) -> dict[str, str]:
         """Return by topic or partition why lanes are not read, if they have not been for a while."""

@@ -34,6 +34,7 @@ _MOST_BYTES = 256 * 1024  # of a lane in a turn, as stored: it may compress well
 _LONGEST_REST_S = 5.0
 _GIVES_UP_S = 600.0  # as in deletion/fallback.py
 _PAUSES = Backoff((1, 5, 10, 30, 60))
+MOST_FAILURES = 4  # in a row; after more, `--until-idle` waits no longer for a lane
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ class SlowLanes:
     settle: Callable[
         [str, Position | None, bool], None
     ]  # acknowledges a lane up to here; bool: whether it had messages
+    exists: Callable[[str], bool]  # whether a partition is still that of a lane
     monotonic: Callable[[], float] = time.monotonic
     _lanes: dict[str, _SlowLane] = field(default_factory=dict)
     _waiting: WaitingLanes = field(default_factory=WaitingLanes)
@@ -89,6 +91,12 @@ class SlowLanes:
             self._waiting.discard(partition)
             self._lanes.pop(partition, None)
 
+    @property
+    def given_up(self) -> dict[str, str]:
+        """Return by partition why it could not be read, if that was tried often."""
+        with self._guard:
+            return {name: lane.why for name, lane in self._lanes.items() if lane.failures > MOST_FAILURES}
+
     def unread(self, since_s: float) -> dict[str, str]:
         """Return by partition why lanes are not read, if they fail since this time or earlier."""
         with self._guard:
@@ -114,7 +122,12 @@ class SlowLanes:
         with self._guard:
             now_s = self.monotonic()
             # in their order, so that the tenants take turns
-            candidates = self._waiting.take(len(self._waiting))
+            candidates = []
+            for partition in self._waiting.take(len(self._waiting)):
+                if self.exists(partition):
+                    candidates.append(partition)
+                else:  # it was found slow while its lane was deleted
+                    self._lanes.pop(partition, None)
             taken = [*islice((each for each in candidates if self._lanes[each].due_s <= now_s), 1)]
             for partition in candidates:
                 if partition not in taken:

@@ -35,6 +35,7 @@ from udfs.units import ROW_BYTES
 LANES_PER_TASK = 16
 MOST_OF_ENTRY = 1_000  # messages; Pulsar's clients put no more into a batch by default
 SECONDS = 4.0  # longer than a healthy broker takes for any lane's entries; one hostile lane may delay a pass so long
+LATE = f"not read within {SECONDS:g} s"
 _MOST_BYTES = 4 * 1024 * 1024  # of a lane
 _JOB_SECONDS = 60.0  # a worker that does not even notice that its time is over
 _READ = f"{c.SOURCE} string, ledgers array<long>, firsts array<long>, lasts array<long>, most long"
@@ -70,9 +71,7 @@ class ReadLanes:
         planned = [
             lane for batch in batches for lane in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         ]
-        ends: dict[str, LaneEnd] = {
-            source: LaneEnd(None, f"not read within {self.seconds:g} s") for source, *_ in planned
-        }
+        ends: dict[str, LaneEnd] = {source: LaneEnd(None, LATE) for source, *_ in planned}
         until_s = time.monotonic() + self.seconds
         for source, position, rows, fault in side_by_side([self._lane(*lane) for lane in planned], until_s=until_s):
             end = ends[source]
@@ -118,8 +117,8 @@ class ReadLanes:
                 left, size = left - len(rows), size + added
                 yield source, entry.position, rows, None
             yield source, (0, 0), [], ""
-        except ReaperError as error:
-            yield source, (0, 0), [], str(error)
+        except Exception as error:  # also a fault of ours that odd bytes trigger: it must not stop the other lanes
+            yield source, (0, 0), [], str(error) if isinstance(error, ReaperError) else repr(error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from streaming.adapters.memory.tree import MemoryTree
 from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
+from streaming.deletion.lanes import existing
 from streaming.deletion.lanes.existing import existing_lanes, lane_partitions
 from streaming.errors import UnavailableError
 from streaming.ports import Unreadable
@@ -53,6 +54,18 @@ def test_the_partitions_of_lanes_are_named(tmp_path: Path, store: MemoryStore, l
     _create(store, "a/x", data=b'{"partitions":2}')
     names = [f"persistent://a/x/{LANE}-partition-{number}" for number in range(count)]
     assert lane_partitions(store, _settings(tmp_path, lanes)) == names
+
+
+def test_a_tenant_with_too_many_partitions_keeps_no_other_from_being_read(
+    tmp_path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(existing, "MOST_OF_TENANT", 5)
+    for namespace in ("a/x", "a/y", "a/z", "b/x"):
+        _create(store, namespace, data=b'{"partitions":2}')
+    lanes, refused = existing_lanes(store, _settings(tmp_path, "namespace"))
+    assert {*lanes, *refused} == {f"persistent://{name}/{LANE}" for name in ("a/x", "a/y", "a/z", "b/x")}
+    assert len(refused) == 1
+    assert f"persistent://b/x/{LANE}" in lanes
 
 
 def test_any_number_of_lanes_takes_two_bulk_reads(tmp_path: Path, store: MemoryStore) -> None:

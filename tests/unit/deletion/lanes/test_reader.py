@@ -14,10 +14,10 @@ from streaming.clock import ManualClock
 from streaming.deletion.lanes import reader as module
 from streaming.deletion.lanes.progress import LaneProgress
 from streaming.deletion.lanes.reader import LANES, LaneReader
-from streaming.deletion.lanes.slow import SLOW_LANES, SLOW_S
+from streaming.deletion.lanes.slow import MOST_FAILURES, SLOW_LANES, SLOW_S
 from streaming.deletion.service import LedgerDeletionService
-from streaming.errors import ReaperError, StopRequestedError, UnavailableError
-from streaming.queries.delivery.lane_reads import LaneEnd, LanesRead
+from streaming.errors import ReaperError, RefusedError, StopRequestedError, UnavailableError
+from streaming.queries.delivery.lane_reads import LATE, LaneEnd, LanesRead
 from streaming.state.notes.parked_queries import ParkedQuery
 from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import Position
@@ -113,6 +113,8 @@ class World:
         self.topics: dict[str, int] = {}
         self.refused: dict[str, str] = {}
         self.odd: dict[str, int] = {}  # partition -> the entry at which a pass gives up
+        self.late: set[str] = set()  # partitions that no pass reads in time
+        self.passes = 0
         self.last: dict[str, Position | None] = {}
         self.read_slowly: Callable[[str], None] = lambda _partition: None
         self.gave_up: list[bool] = []
@@ -171,7 +173,11 @@ class World:
 
     def _read(self, _query: str, spans: Mapping[str, Sequence[EntrySpan]], most: int) -> LanesRead:
         rows, ends = Rows(), {}
+        self.passes += 1
         for partition, each in spans.items():
+            if partition in self.late:
+                ends[partition] = LaneEnd(None, LATE)
+                continue
             positions = [(span.ledger, entry) for span in each for entry in range(span.first, span.last + 1)]
             upto, fault = None, ""
             for position in positions[:most]:
@@ -485,3 +491,106 @@ def test_a_lane_that_rings_while_it_is_still_being_read_is_read_after_that(world
     world.pulsar.store(A, (5, 2))
     world.work(A, slowly=1)
     assert world.is_exactly_once
+
+
+def test_a_lane_that_is_deleted_while_it_is_found_slow_is_not_read_for_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.add(A, (5, 3))
+
+    def deleted(_partition: str) -> None:
+        world.topics.clear()
+        world.reader.list_lanes()
+        raise RefusedError("404")
+
+    monkeypatch.setattr(world.pulsar, "internal_stats", deleted)
+    world.work(A)
+    world.reader.read_slowly()
+    assert world.reader.is_quiet
+
+
+def test_messages_are_processed_once_if_their_note_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.add(A, (5, 3))
+    world.odd[A] = 0
+    world.work(A)
+
+    def full(_spans: object) -> None:
+        monkeypatch.undo()
+        raise UnavailableError("the disk is full")
+
+    monkeypatch.setattr(world.service, "note", full)
+    world.reader.read_slowly()
+    world.now_s = 100
+    world.reader.read_slowly()
+    assert world.is_exactly_once
+
+
+def test_the_lanes_of_a_slow_tenant_take_part_in_one_pass_only(world: World) -> None:
+    lanes = [lane("a", f"ns{number}") for number in range(2 * module._MOST_LANES)]
+    for each in lanes:
+        world.add(each, (5, 1))
+        world.odd[each] = 0
+    world.bell.ring(*lanes)
+    for _ in range(3):
+        world.reader.run_pass()
+    assert world.passes == 1
+    for _ in lanes:
+        world.now_s += 10
+        world.reader.read_slowly()
+    assert world.is_exactly_once
+
+
+def test_a_lane_that_can_never_be_read_is_given_up_and_tried_again_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.add(A, (5, 1))
+    world.add(B, (6, 1))
+
+    def refused(_partition: str) -> None:
+        raise RefusedError("404")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.pulsar, "internal_stats", refused)
+        world.work(A)
+        for _ in range(MOST_FAILURES + 1):
+            assert not world.reader.is_quiet
+            world.now_s += 100
+            world.reader.read_slowly()
+        assert world.reader.is_quiet
+        assert world.reader.given_up.keys() == {A}
+    world.now_s += 100
+    world.work(B, slowly=1)
+    assert world.reader.given_up == {}
+    assert world.is_exactly_once
+
+
+def test_a_lane_that_rings_without_a_message_keeps_no_run_from_ending(world: World) -> None:
+    world.add(A, (5, 1))
+    world.work(A)
+    for _ in range(module._EMPTY_RINGS):
+        world.now_s += 100
+        world.work()
+        world.work(A)
+    assert world.reader.is_quiet
+
+
+def test_if_most_lanes_are_late_at_once_none_is_slow_until_that_repeats(world: World) -> None:
+    lanes = [lane(f"t{number}") for number in range(module._LATE_LANES)]
+    for each in lanes:
+        world.add(each, (5, 1))
+        world.late.add(each)
+    world.work(*lanes)
+    world.late.clear()
+    world.work()
+    assert world.is_exactly_once
+    assert {*world.service.queries} == {LANES}
+    for each in lanes:
+        world.pulsar.store(each, (5, 2))
+        world.late.add(each)
+    world.bell.ring(*lanes)
+    for _ in range(module._LATE_PASSES + 1):
+        world.reader.run_pass()
+    for _ in lanes:
+        world.reader.read_slowly()
+    assert world.is_exactly_once
+    assert SLOW_LANES in world.service.queries

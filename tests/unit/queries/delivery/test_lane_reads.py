@@ -10,7 +10,7 @@ import pytest
 from streaming.adapters.pulsar.readers.span_reader import SpanEntry
 from streaming.config.load import load
 from streaming.errors import UnavailableError
-from streaming.queries.delivery.lane_reads import MOST_OF_ENTRY, LaneEnd, ReadLanes, _end
+from streaming.queries.delivery.lane_reads import LATE, MOST_OF_ENTRY, LaneEnd, ReadLanes, _end
 from tests.pulsar_fields import framed, metadata, single
 from udfs import columns as c
 from udfs.entry_ranges import EntrySpan
@@ -110,8 +110,17 @@ def test_a_broker_that_fails_or_hangs_stops_its_lane_alone() -> None:
     finally:
         goes_on.set()
     assert ends["a"] == LaneEnd((7, 0), "it is away", 0)
-    assert ends["b"] == LaneEnd((7, 0), "not read within 2 s", 0)
+    assert ends["b"] == LaneEnd((7, 0), LATE, 0)
     assert ends["d"] == LaneEnd((7, 0), "", 0)
+
+
+def test_a_fault_of_ours_stops_its_lane_alone() -> None:
+    def fails(_spans: Sequence[EntrySpan]) -> Iterator[SpanEntry]:
+        yield SpanEntry((7, 0), entry(b"1"))
+        raise IndexError("odd bytes")
+
+    _messages, ends = read(a=(2, fails), b=(1, sends(entry(b"1"))))
+    assert ends == {"a": LaneEnd((7, 0), "IndexError('odd bytes')", 0), "b": LaneEnd((7, 0), "", 0)}
 
 
 def test_bytes_that_are_no_message_are_read_as_they_are() -> None:
