@@ -58,7 +58,10 @@ class Receipt:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the ledger, or the upload, is gone."""
+        """Whether the topic that the request named has no such ledger or upload.
+
+        It may exist as another topic's or component's: the service does not tell senders which ledgers others have.
+        """
         return self.outcome in (Outcome.DELETED, Outcome.ALREADY_GONE)
 
 
