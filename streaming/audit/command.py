@@ -211,10 +211,10 @@ class AuditCommand:
         """Publish if requested. Raises subclasses of ReaperError; SafetyError: the operator must check the audit."""
         faults = faults_to_check(findings.result, findings.summary, self.request.options.filters, findings.report)
         faults += findings.further.faults
-        if self.request.publish:
-            faults += self._publish(findings.result, findings.selected)
+        unpublished = self._publish(findings.result, findings.selected) if self.request.publish else []
+        faults += unpublished
         if faults:
-            raise AuditFaultsError("; ".join(faults), _digest(findings) if self.request.repeats else "")
+            raise AuditFaultsError("; ".join(faults), _digest(findings, unpublished) if self.request.repeats else "")
 
     def _show(self, findings: Findings, space: Space) -> None:
         result, summary, filters = findings.result, findings.summary, self.request.options.filters
@@ -316,16 +316,19 @@ class AuditCommand:
         return left_out
 
 
-def _digest(findings: Findings) -> str:
-    """Return a digest of all that the operator must check: missing data, faults, grave findings of other sections."""
+def _digest(findings: Findings, unpublished: Sequence[str]) -> str:
+    """Return a digest of all that the operator must check.
+
+    That is missing data, faults, grave findings of other sections, and `unpublished`: why requests were not sent.
+    """
     named = ", ".join((c.LEDGER_ID, c.LEDGER_TYPE, c.COMPONENT, c.TOPIC_NAME, c.UUID, c.REASON))
     missing = findings.selected.where(f"{a.CLASS} = '{FindingClass.MISSING}'").select(f"SELECT {named} FROM rows")
     digest = hashlib.sha256()
     for row in missing.select("FROM rows ORDER BY ALL").each():
         digest.update(repr(row).encode())
     certificate, further = findings.result.certificate, findings.further
-    others = (sorted(certificate.errors), sorted(certificate.unreadable), sorted(further.faults), sorted(further.grave))
-    digest.update(repr(others).encode())
+    others = (certificate.errors, certificate.unreadable, further.faults, further.grave, unpublished)
+    digest.update(repr([sorted(each) for each in others]).encode())
     return digest.hexdigest()
 
 

@@ -120,8 +120,18 @@ def test_the_same_number_of_snapshots_of_another_topic_is_not_the_same(tables: T
     assert one != other
 
 
-def concluded(tables: Tables, rows: list[dict[str, Any]], certificate: Certificate, section: Section) -> str:
-    request = AuditRequest(options=AuditOptions(recheck_seconds=0), config="F", repeats=True)
+def test_requests_that_could_not_be_sent_are_new(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = []
+    for unsent in ([], ["1 request of tenant a not sent"], ["1 request of tenant b not sent"]):
+        monkeypatch.setattr(AuditCommand, "_publish", lambda *_, unsent=unsent: unsent)
+        digests.append(concluded(tables, [finding(1, **MISSING)], CERTIFICATE, Section(), publish=True))
+    assert len(set(digests)) == len(digests)
+
+
+def concluded(
+    tables: Tables, rows: list[dict[str, Any]], certificate: Certificate, section: Section, *, publish: bool = False
+) -> str:
+    request = AuditRequest(options=AuditOptions(recheck_seconds=0), config="F", repeats=True, publish=publish)
     command = AuditCommand(
         engine=cast("Engine", None), settings=cast("Settings", None), request=request, output=cast("Output", None)
     )
