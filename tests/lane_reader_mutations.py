@@ -48,8 +48,8 @@ LANE_READER = (
     (
         "a lane that could not be read completely is not acknowledged beyond that",
         READER,
-        "            elif end.fault:\n",
-        "            elif False:\n",
+        "            if end.fault:\n",
+        "            if False:\n",
     ),
     (
         "an incomplete list of lanes forgets none",

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -26,14 +26,14 @@ from streaming.errors import ReaperError, StopRequestedError
 from streaming.ports import TopicAdmin
 from streaming.prometheus import table
 from streaming.queries.delivery.completion import Read
-from streaming.queries.delivery.lane_reads import LATE, LaneEnd, LanesRead
+from streaming.queries.delivery.lane_reads import LATE, LanesRead
 from streaming.spark.java_errors import error_of, one_line
 from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.terminal import count_of
 from udfs.backoff import Backoff
 from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
-from udfs.paths import base_topic
+from udfs.paths import base_topic, tenant_of
 
 log = logging.getLogger("ledger-reaper")
 
@@ -49,8 +49,8 @@ _RANGES_AT_ONCE = 8
 _RANGES_S = 2.0  # for the positions of all lanes of a pass
 _PAUSES = Backoff((0, 1, 5, 10, 30, 60))  # after rings without a message
 _EMPTY_RINGS = 3
-_LATE_LANES = 8  # if so many, and most of a pass, were not read in time, the machine was busy
-_LATE_PASSES = 3  # in a row, for which the machine is to blame at most
+_STALL_TENANTS = 4  # if lanes of so many tenants are late at once, the broker or this machine stalls
+_MOST_STALLS = 3  # in passes one after the other; after that, late lanes are slow
 _SHOWN = 5  # lanes that are named where lanes are not read
 _PARKED_S = 60.0  # a shorter fault, such as a move of a topic, is not shown
 
@@ -89,7 +89,7 @@ class LaneReader:
     _slow: SlowLanes = field(init=False)
     _listed_s: float = float("-inf")
     _is_listed: bool = False
-    _late_passes: int = 0
+    _stalls: int = 0
     _logged: tuple[str, float] = ("", 0.0)  # the last failure that was logged, and when
     _parked_since_ms: int | None = None  # None: all lanes are read
     _guard: threading.Lock = field(default_factory=threading.Lock)
@@ -203,7 +203,10 @@ class LaneReader:
         taken = self._next_lanes()
         try:
             if taken:
+                stalls = self._stalls
                 self._pass(taken)
+                if self._stalls == stalls:
+                    self._stalls = 0
         except StopRequestedError:
             raise
         except Exception as error:
@@ -252,22 +255,24 @@ class LaneReader:
         if empty := {partition: end.empty for partition, end in read.ends.items() if end.empty}:
             service.note(empty)
         self.progress.reach({name: end.upto for name, end in read.ends.items()})
-        again = self._late(read.ends)
+        late = {partition for partition, end in read.ends.items() if end.fault == LATE}
+        again = late if self._is_stall(late) else set()
+        with self._guard:
+            for partition in again:
+                self._waiting.add(partition)
         for partition, end in read.ends.items():
             if partition in again:
-                with self._guard:
-                    self._waiting.add(partition)
-            elif end.fault:
+                continue
+            if end.fault:
                 self._slow.add(partition, end.fault)
             else:
                 self._settle(partition, end.upto, True)
 
-    def _late(self, ends: Mapping[str, LaneEnd]) -> set[str]:
-        """Return the lanes that were not read in time because the machine was busy, not because they are slow."""
-        late = {partition for partition, end in ends.items() if end.fault == LATE}
-        is_busy = len(late) >= _LATE_LANES and 2 * len(late) > len(ends) and self._late_passes < _LATE_PASSES
-        self._late_passes = self._late_passes + 1 if is_busy else 0
-        return late if is_busy else set()
+    def _is_stall(self, late: Collection[str]) -> bool:
+        """Whether these lanes were late because of the broker or this machine, so that none of them is slow."""
+        is_stall = len({tenant_of(partition) for partition in late}) >= _STALL_TENANTS and self._stalls < _MOST_STALLS
+        self._stalls += is_stall
+        return is_stall
 
     def _planned(self, taken: Sequence[str]) -> dict[str, list[EntrySpan]]:
         """Return the next entries of each lane. A lane whose broker does not answer in time is slow."""
@@ -276,13 +281,15 @@ class LaneReader:
         }
         answered, late = wait(asked, _RANGES_S)
         hang = [asked[future] for future in late if not future.cancel()]
+        again = {*hang} if self._is_stall(hang) else set()
         for partition in hang:
-            self._slow.add(partition, f"its broker did not return its positions within {_RANGES_S:.0f} s")
+            if partition not in again:
+                self._slow.add(partition, f"its broker did not return its positions within {_RANGES_S:.0f} s")
         if hang:  # their threads may hang for longer, and must not delay the next pass
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = _new_threads()
         with self._guard:
-            for partition in {asked[future] for future in late} - {*hang}:
+            for partition in {asked[future] for future in late} - {*hang} | again:
                 self._waiting.add(partition)
         planned = {}
         for future in answered:

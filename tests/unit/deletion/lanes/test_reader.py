@@ -574,8 +574,8 @@ def test_a_lane_that_rings_without_a_message_keeps_no_run_from_ending(world: Wor
     assert world.reader.is_quiet
 
 
-def test_if_most_lanes_are_late_at_once_none_is_slow_until_that_repeats(world: World) -> None:
-    lanes = [lane(f"t{number}") for number in range(module._LATE_LANES)]
+def test_if_lanes_of_several_tenants_are_late_at_once_none_is_slow_until_that_repeats(world: World) -> None:
+    lanes = [lane(f"t{number}") for number in range(module._STALL_TENANTS)]
     for each in lanes:
         world.add(each, (5, 1))
         world.late.add(each)
@@ -588,9 +588,33 @@ def test_if_most_lanes_are_late_at_once_none_is_slow_until_that_repeats(world: W
         world.pulsar.store(each, (5, 2))
         world.late.add(each)
     world.bell.ring(*lanes)
-    for _ in range(module._LATE_PASSES + 1):
+    for _ in range(module._MOST_STALLS + 1):
         world.reader.run_pass()
     for _ in lanes:
         world.reader.read_slowly()
     assert world.is_exactly_once
     assert SLOW_LANES in world.service.queries
+
+
+def test_a_broker_that_stalls_for_several_tenants_makes_none_slow(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_RANGES_S", 0.2)
+    lanes = [lane(f"t{number}") for number in range(module._STALL_TENANTS)]
+    for each in lanes:
+        world.add(each, (5, 1))
+    goes_on = threading.Event()
+
+    def stalls(_partition: str) -> Any:
+        goes_on.wait()
+        raise UnavailableError("late")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.pulsar, "internal_stats", stalls)
+        try:
+            world.work(*lanes)
+        finally:
+            goes_on.set()
+    world.work()
+    assert world.is_exactly_once
+    assert {*world.service.queries} == {LANES}
