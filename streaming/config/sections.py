@@ -148,7 +148,7 @@ def _servers(hosts: str) -> str:
     return hosts
 
 
-_SERVER = re.compile(r"\s*(\[[0-9a-fA-F:.]+\]|[^\s,/:@]+)(:[0-9]{1,5})?\s*")
+_SERVER = re.compile(r"\s*(\[[0-9a-fA-F:.]+\]|[^\s,/:@]+)(:[0-9]{1,5}|\s*)")  # kazoo takes no space after a port
 
 
 def _supported(location: str) -> str:

@@ -92,6 +92,7 @@ def refusal(folder: Path, text: str) -> str:
             'one, as in "zk-0',
             id="no commas between servers",
         ),
+        pytest.param('[zookeeper]\nhosts = "a:2181 ,b"', 'zookeeper.hosts: "a:2181 ,b" must be', id="a space"),
         pytest.param('[zookeeper]\nhosts = "a:2181,/b"', 'zookeeper.hosts: "a:2181,/b" must be', id="no last server"),
         pytest.param(
             '[safety]\nallowed_namespaces = ["shop/prod", "persistent://shop/prod"]',
