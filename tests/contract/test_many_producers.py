@@ -18,13 +18,13 @@ TWO = [("1:0:0", b"{1}"), ("1:1:0", b"{2}")]
 class Side:
     """The producers, and a fake broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit_s: float = 60.0) -> None:
         self.is_silent = False
         self.now_s = 0.0
         self.prepared: list[str] = []
         self.broker = PublishBroker(on_send=lambda _number: not self.is_silent)
         self.producers = ManyProducers(
-            _settings(self.broker.url), self.prepared.append, limit_s=2.0, most=2, now_s=lambda: self.now_s
+            _settings(self.broker.url), self.prepared.append, limit_s=limit_s, most=2, now_s=lambda: self.now_s
         )
 
     def stored(self) -> list[tuple[str, bytes]]:
@@ -37,8 +37,8 @@ def _settings(url: str) -> PulsarSettings:
 
 
 @pytest.fixture
-def side() -> Iterator[Side]:
-    created = Side()
+def side(request: pytest.FixtureRequest) -> Iterator[Side]:
+    created = Side(*getattr(request, "param", ()))
     yield created
     created.producers.close()
     created.broker.close()
@@ -57,6 +57,7 @@ def test_more_messages_than_a_producers_queue_are_stored(side: Side) -> None:
     assert side.stored() == many
 
 
+@pytest.mark.parametrize("side", [(8.0,)], indirect=True)
 def test_a_message_without_an_answer_is_an_error_in_time_and_the_next_call_opens_a_new_producer(side: Side) -> None:
     side.is_silent = True
     with pytest.raises(UnavailableError, match=f"publishing to {TOPIC}"):
@@ -80,7 +81,7 @@ def test_nothing_is_sent_to_a_topic_that_can_not_be_prepared(side: Side) -> None
     def refuse(topic: str) -> None:
         raise RefusedError(f"{topic} is partitioned")
 
-    producers = ManyProducers(_settings(side.broker.url), refuse, limit_s=2.0, most=2)
+    producers = ManyProducers(_settings(side.broker.url), refuse, limit_s=60.0, most=2)
     with pytest.raises(RefusedError, match="is partitioned"):
         producers.publish(TOPIC, TWO)
     producers.close()
