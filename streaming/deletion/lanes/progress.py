@@ -1,8 +1,8 @@
-"""What is known of each lane's messages: which are processed, and which come next; every message gets one receipt.
+"""Records which messages of each lane are processed, and which come next, so that every message gets one receipt.
 
 A kill between the receipts and the move of a cursor repeats nothing, and neither does a tenant that moves it back:
 
-1. What this run has processed is remembered, and is not read again.
+1. The service remembers the messages that this run has processed, and does not read them again.
 2. Messages at or before a lane's newest receipt of earlier runs, and those of a pass that failed, are compared with the
    receipts before they are processed.
 """
@@ -38,7 +38,9 @@ class LaneProgress:
     _received: Mapping[str, Position] | None = None
     _reached: dict[str, Position] = field(default_factory=dict)  # also of lanes that are gone: they may come back
     _processed: dict[str, Position] = field(default_factory=dict)  # since the last check of the accounts
-    _in_doubt: set[str] = field(default_factory=set)  # partitions of which a failed pass may have written receipts
+    _in_doubt: set[str] = field(
+        default_factory=set
+    )  # partitions for whose messages a failed pass may have written receipts
     _last_batch: int = 0
     _guard: threading.Lock = field(default_factory=threading.Lock)
 

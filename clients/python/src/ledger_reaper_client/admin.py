@@ -53,7 +53,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class InternalStats:
-    """What a partition's broker knows of its ledgers and subscriptions."""
+    """The ledgers and subscriptions of a partition, as its broker reports them."""
 
     ledgers: tuple[tuple[int, int, bool], ...]  # (ledger id, entries, is offloaded)
     cursors: Mapping[str, Position]  # encoded subscription -> last acknowledged position

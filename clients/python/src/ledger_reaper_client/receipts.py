@@ -239,7 +239,7 @@ class Wait:
         state = f"its newest receipt is {newest.outcome.value} {newest.reason}" if newest else "it has no receipt yet"
         return NoReceiptError(
             f"request {self._message_id} has no final receipt: {why}; {state}. The request stays durable, and the "
-            "service goes on with it",
+            "service continues to process it",
             self._message_id or "",
             newest,
         )

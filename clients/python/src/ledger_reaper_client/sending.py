@@ -113,7 +113,7 @@ class Topic:
                 found.add(message_id_text(message.message_id(), number))
         since_s = time.monotonic() - _RECENT_SECONDS
         found.update(message_id for at_s, message_id in list(self._recent) if at_s > since_s)
-        # after the lane: what the service finishes meanwhile then has its receipt
+        # after the lane: a request that the service finishes between the two reads then has its receipt
         final: set[str] = set()
         for receipt in read_all(self._client, self._admin, with_receipts, seconds):
             (final if receipt.is_final else found).add(receipt.message_id)

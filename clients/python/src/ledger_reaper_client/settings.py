@@ -28,7 +28,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the client needs to know. Exactly one of `lanes` and `topic` names where requests go.
+    """Addresses, credentials and request topic. Exactly one of `lanes` and `topic` names where requests go.
 
     Attributes:
         service_url: pulsar:// or pulsar+ssl:// of the brokers.
