@@ -8,9 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
-import pulsar
 import pytest
 
 from streaming.adapters.pulsar.readers import span_reader
@@ -30,8 +28,7 @@ from tests.integration.conftest import (
     stop,
     wait_until,
 )
-from tests.integration.odd_messages import ODD, Senders, senders
-from tests.integration.raw_producer import RawProducer
+from tests.integration.odd_messages import ODD, Senders, senders, senders_without_java
 from tests.pulsar_fields import key_value
 from udfs.records import Reason
 
@@ -61,13 +58,8 @@ def service(deploy: Deploy) -> Deployment:
 
 @pytest.fixture
 def send(service: Deployment) -> Iterator[Senders]:
-    url = service.settings.pulsar.service_url
-    opened = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    try:
-        with RawProducer(url) as raw:
-            yield Senders(opened, raw, cast("Any", None))
-    finally:
-        opened.close()
+    with senders_without_java(service.settings.pulsar.service_url) as opened:
+        yield opened
 
 
 def publish(send: Senders, partition: str, *kinds: str) -> Counter[tuple[str, str]]:

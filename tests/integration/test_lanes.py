@@ -5,10 +5,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
-import pulsar
 import pytest
 
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdminSettings
@@ -18,8 +17,7 @@ from streaming.clients import admin_for
 from streaming.sandbox.cluster import Cluster
 from streaming.state import receipts
 from tests.integration.conftest import Deployment, deployment, load_hook, payload, wait_until
-from tests.integration.odd_messages import ODD, Senders
-from tests.integration.raw_producer import RawProducer
+from tests.integration.odd_messages import ODD, Senders, senders_without_java
 from udfs import columns as c
 from udfs.records import Reason
 
@@ -92,13 +90,8 @@ def service(cluster: Cluster, tmp_path: Path) -> Deployment:
 
 @pytest.fixture
 def send(service: Deployment) -> Iterator[Senders]:
-    url = service.settings.pulsar.service_url
-    opened = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    try:
-        with RawProducer(url) as raw:
-            yield Senders(opened, raw, cast("Any", None))
-    finally:
-        opened.close()
+    with senders_without_java(service.settings.pulsar.service_url) as opened:
+        yield opened
 
 
 @pytest.fixture
