@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
-from streaming.adapters.pulsar.readers.admin_entries import NOTHING_SHOWN, WITHHELD
 from streaming.config.settings import Settings
 from streaming.deletion.service import LedgerDeletionService
 from streaming.errors import SafetyError
@@ -21,6 +20,7 @@ from streaming.ports import TopicAdmin
 from streaming.queries.checkpoints import committed_positions, location_of, partitions_of
 from streaming.queries.delivery.batches import commit, next_number, unfinished
 from streaming.queries.delivery.completion import Read, Spans, stored_spans
+from streaming.queries.delivery.withheld import Withheld
 from streaming.queries.life import FallbackResult
 from streaming.queries.names import Query
 from streaming.state.filesystem import shown
@@ -32,11 +32,6 @@ log = logging.getLogger("ledger-reaper")
 
 # greater than any position: everything after the last commit
 _AFTER_ALL: Position = (1 << 62, 1 << 62)
-# A read is repeated for this long before its entries are given up, in two cases. NOTHING_SHOWN: the broker returns no
-# entry at all, not even of other topics. WITHHELD: a broker or proxy answers repeated requests for an entry with an
-# error that it also gives while a topic is being moved (a move ends sooner than this), or bookies have lost the entry.
-# An outage of bookies gives no entry up, however long it lasts (readers/admin_entries.py).
-_GIVES_UP_S = 600.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +46,7 @@ class Fallback:
     reports_last_message: Callable[[str], bool]
     monotonic: Callable[[], float] = time.monotonic
     _reached: dict[str, Position] = field(default_factory=dict)
-    _withheld_since_s: dict[tuple[str, int], float] = field(default_factory=dict)  # by query and batch
+    _withheld: dict[tuple[str, int], Withheld] = field(default_factory=dict)  # by query and batch
 
     def __call__(self, query: Query) -> FallbackResult:
         """Process the query's unprocessed messages. Raises what LedgerDeletionService.process, Pulsar and the disk do.
@@ -75,8 +70,8 @@ class Fallback:
         """Drop what is known about a query whose topic is gone."""
         for partition in [partition for partition in list(self._reached) if base_topic(partition) in query.topics]:
             self._reached.pop(partition, None)
-        for batch in [batch for batch in list(self._withheld_since_s) if batch[0] == query.name]:
-            self._withheld_since_s.pop(batch, None)
+        for batch in [batch for batch in list(self._withheld) if batch[0] == query.name]:
+            self._withheld.pop(batch, None)
         self.service.forget(query.name)
 
     def _without_batch(self, query: Query, checkpoint: str) -> FallbackResult:
@@ -111,14 +106,12 @@ class Fallback:
         return sum(count_of(entries) for entries in spans.values())
 
     def _rows(self, query: str, number: int, spans: Spans) -> DataFrame:
-        since_s = self._withheld_since_s.pop((query, number), None)
-        now_s = self.monotonic()
+        withheld = self._withheld.pop((query, number), None) or Withheld()
         try:
-            return self.read(query, spans, gives_up=since_s is not None and now_s - since_s >= _GIVES_UP_S)
-        except Exception as error:
-            if any(reason in str(error) for reason in (NOTHING_SHOWN, WITHHELD)):
-                self._withheld_since_s[query, number] = now_s if since_s is None else since_s
-            raise
+            return withheld.read(lambda gives_up: self.read(query, spans, gives_up=gives_up), self.monotonic())
+        finally:
+            if withheld.since_s is not None:
+                self._withheld[query, number] = withheld
 
 
 def _require_own(query: Query, checkpoint: str) -> None:

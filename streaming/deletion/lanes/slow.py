@@ -13,12 +13,12 @@ from itertools import islice
 
 from pyspark.sql import DataFrame
 
-from streaming.adapters.pulsar.readers.admin_entries import NOTHING_SHOWN, WITHHELD
 from streaming.deletion.lanes.progress import AFTER_ALL, LaneProgress
 from streaming.deletion.lanes.waiting_lanes import WaitingLanes
 from streaming.errors import StopRequestedError
 from streaming.ports import TopicAdmin
 from streaming.queries.delivery.completion import Read
+from streaming.queries.delivery.withheld import Withheld
 from streaming.spark.java_errors import error_of, one_line
 from udfs.backoff import Backoff
 from udfs.entry_ranges import EntrySpan
@@ -32,7 +32,6 @@ SLOW_S = 600.0  # how long a tenant's lanes are slow after one of them was
 SLOW_CHUNK_ROWS = 250  # a slow lane may have a million messages, and passes wait for each of its chunks
 _MOST_BYTES = 256 * 1024  # of a lane in a turn, as stored: it may compress well
 _LONGEST_REST_S = 5.0
-_GIVES_UP_S = 600.0  # as in deletion/fallback.py
 _PAUSES = Backoff((1, 5, 10, 30, 60))
 MOST_FAILURES = 4  # in a row; after more, `--until-idle` waits no longer for a lane
 
@@ -43,7 +42,7 @@ class _SlowLane:
     failures: int = 0
     why: str = ""  # why it failed last
     since_s: float = 0.0  # when it failed first
-    withheld_since_s: float | None = None
+    withheld: Withheld = field(default_factory=Withheld)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,15 +166,9 @@ class SlowLanes:
 
     def _rows(self, partition: str, spans: Sequence[EntrySpan]) -> DataFrame:
         lane = self._lanes.get(partition) or _SlowLane(0.0)
-        since_s, lane.withheld_since_s = lane.withheld_since_s, None
-        now_s = self.monotonic()
-        try:
-            gives_up = since_s is not None and now_s - since_s >= _GIVES_UP_S
-            return self.read(SLOW_LANES, {partition: spans}, gives_up=gives_up)
-        except Exception as error:
-            if any(reason in str(error) for reason in (NOTHING_SHOWN, WITHHELD)):
-                lane.withheld_since_s = now_s if since_s is None else since_s
-            raise
+        return lane.withheld.read(
+            lambda gives_up: self.read(SLOW_LANES, {partition: spans}, gives_up=gives_up), self.monotonic()
+        )
 
     def _put_off(self, partition: str, why: str) -> None:
         with self._guard:
