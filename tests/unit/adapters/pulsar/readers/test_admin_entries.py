@@ -1,8 +1,10 @@
 """Entries that are requested from the admin API: returned, given up, or an outage."""
 
 import json
+import time
 from dataclasses import dataclass, field
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
@@ -398,7 +400,8 @@ def test_an_entry_that_a_broker_returns_late_is_not_given_up() -> None:
 def test_the_check_at_the_end_waits_until_no_cache_has_the_control_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(admin_entries, "_CACHE_SECONDS", 8.0)
-    monkeypatch.setattr("time.sleep", waited.append)
+    # not time.sleep itself, which other tests' threads still call
+    monkeypatch.setattr(admin_entries, "time", SimpleNamespace(sleep=waited.append, monotonic=time.monotonic))
     admin = Admin({(8, 1): body(b"other")}, stats=TWO_LEDGERS)
     with serving(Partition(STORED, LAST)) as partition:
         assert read_all(partition, admin, [EntrySpan(8, 0, 0)]) == [((8, 0), b"", Undeliverable.NOT_SHOWN)]
