@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from streaming.errors import ConfigError
+from streaming.spark.installed import spark_version
 from streaming.spark.ivy import Artifact, Progress, are_fetched, fetch, sha512_of
 
 # This variable names a folder with all archives (`ledger-reaper jars --to` creates it): then nothing is fetched.
@@ -57,12 +58,12 @@ S3A = (
 
 def jars(*, progress: Progress | None = None, provided: Path | None = None) -> list[Path]:
     """Return the connector's jar for the installed Spark. Raises what connector() and found() raise."""
-    return found([connector(_installed_spark())], progress=progress, provided=provided)
+    return found([connector(spark_version())], progress=progress, provided=provided)
 
 
 def are_here(others: Sequence[Artifact] = ()) -> bool:
     """Whether nothing has to be fetched for the connector's jar and others. Raises what connector() does."""
-    return folder() is not None or are_fetched([connector(_installed_spark()), *others])
+    return folder() is not None or are_fetched([connector(spark_version()), *others])
 
 
 def folder() -> Path | None:
@@ -94,7 +95,7 @@ def found(
 
 def copied(into: Path, progress: Progress | None = None) -> list[Path]:
     """Copy all archives that any configuration needs into a folder, together with a file of their SHA-512."""
-    artifacts = [connector(_installed_spark()), *S3A]
+    artifacts = [connector(spark_version()), *S3A]
     into.mkdir(parents=True, exist_ok=True)
     copies = [Path(shutil.copy(path, into)) for path in (*found(artifacts, progress=progress), CREDENTIALS)]
     sums = "".join(f"{sha512_of(path)}  {path.name}\n" for path in copies)
@@ -113,11 +114,5 @@ def connector(spark_version: str) -> Artifact:
 
 def versions() -> tuple[str, str, str, str]:
     """Return the versions of this program, of PySpark, of the connector and of Python."""
-    spark = _installed_spark()
+    spark = spark_version()
     return version("ledger-reaper"), spark, connector(spark).revision, platform.python_version()
-
-
-def _installed_spark() -> str:
-    from importlib.metadata import version
-
-    return version("pyspark")
