@@ -1,11 +1,9 @@
 """Reads Spark's checkpoints of our queries: how far each partition was read, and whether its topic is the same.
 
-`<folder>/offsets/N` contains a version line, a line of Spark's own, and a JSON object for each source: partition -> the
-bytes of a MessageIdData (Pulsar's message id), as signed numbers. `commits/N` exists once batch N is done.
+`<folder>/offsets/N` contains how far batch N reads (udfs/formats/spark_offsets.py), in the form of the connector or of
+our source "pulsar-frames". `commits/N` exists once batch N is done.
 """
 
-import contextlib
-import json
 from collections.abc import Callable, Collection, Iterable
 
 import pyarrow.fs as pafs
@@ -14,14 +12,15 @@ from streaming.config.settings import Settings
 from streaming.config.stores import located
 from streaming.errors import ConfigError, UnavailableError
 from streaming.queries.names import FURTHER, Query, checkpoint_of, queries_of
-from streaming.state.filesystem import Folder, folder_of, open_filesystem
+from streaming.state.filesystem import Folder, folder_of, open_filesystem, shown
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
-from udfs.formats.message_id import parse_message_id
+from udfs.formats.spark_offsets import StoredOffsets, parse_offsets
 from udfs.paths import base_topic, partition_index
 
 NOTHING_READ: Position = (-1, -1)
 MOST_LEFT_BEHIND = 20  # each takes a read of the store and a request to a broker
+FIRST = "sources/0/0"  # the position where the connector started; Spark keeps it as long as the checkpoint
 _WAY_OUT = "see checkpoints/README.md, `How to retire one`"
 
 
@@ -36,18 +35,19 @@ def location_of(settings: Settings, query: str) -> str:
 
 
 def committed_positions(checkpoint: str) -> dict[str, Position]:
-    """Return by partition the last (ledger, entry) that the newest committed batch read; empty before the first."""
-    positions: dict[str, Position] = {}
-    for partition, signed in _newest(checkpoint, "commits").items():
-        with contextlib.suppress(FormatError):  # "earliest": this partition was not read yet
-            message_id = parse_message_id(bytes(byte & 0xFF for byte in signed))
-            positions[partition] = (message_id.ledger_id, message_id.entry_id)
-    return positions
+    """Return by partition the last (ledger, entry) that the newest committed batch read; empty before the first.
+
+    Entry -1: everything before the ledger's first entry was read.
+    """
+    committed = _newest(checkpoint, "commits")
+    # a partition that was not read yet is left out
+    return {name: at for name, at in committed.positions.items() if at > NOTHING_READ} if committed else {}
 
 
 def partitions_of(checkpoint: str) -> set[str]:
     """Return the partitions of the newest batch, whether it is done or not."""
-    return set(_newest(checkpoint, "offsets"))
+    newest = _newest(checkpoint, "offsets")
+    return set(newest.positions) if newest else set()
 
 
 def is_unfinished(checkpoint: str) -> bool:
@@ -145,29 +145,33 @@ def _highest(partitions: Iterable[str]) -> dict[str, int]:
     return highest
 
 
-def offsets_in(checkpoint: Folder, path: str) -> dict[str, list[int]]:
-    """Return partition -> the signed bytes of its offset, from a file below offsets/ or sources/.
-
-    Raises UnavailableError.
-    """
-    header_lines = 2 if path.startswith("offsets/") else 1
+def offsets_in(checkpoint: Folder, path: str) -> StoredOffsets:
+    """Read a file below offsets/, or sources/0/0. Raises UnavailableError."""
     try:
-        lines = (checkpoint.read(path) or b"").decode().splitlines()
-        if len(lines) <= header_lines:
-            raise ValueError("it is missing or cut short")
-        return {partition: signed for line in lines[header_lines:] for partition, signed in json.loads(line).items()}
+        content = checkpoint.read(path)
+        if content is None:
+            raise FormatError("it does not exist")
+        return parse_offsets(content.decode(), is_first=not path.startswith("offsets/"))
     except ValueError as error:
         raise UnavailableError(
-            f"{checkpoint.root}/{path} can't be read: {error}; checkpoints/README.md, `Damaged?`"
+            f"{shown(checkpoint.location)}/{path} can't be read: {error}; checkpoints/README.md, `Damaged?`"
         ) from error
 
 
-def _newest(checkpoint: str, kind: str) -> dict[str, list[int]]:
+def copy_resumed(old: Folder, new: Folder) -> None:
+    """Copy the files that Spark reads when it resumes; the offsets last. Raises UnavailableError."""
+    newest = newest_number(old.location, "offsets")
+    numbers = [number for number in (newest - 1, newest) if number >= 0]
+    others = ["metadata", FIRST, *(f"commits/{number}" for number in numbers)]
+    for name in (*others, *(f"offsets/{number}" for number in numbers)):
+        if (content := old.read(name)) is not None:
+            new.write(name, content)
+
+
+def _newest(checkpoint: str, kind: str) -> StoredOffsets | None:
     """Return the offsets of the newest batch that has a file of that kind."""
     newest = newest_number(checkpoint, kind)
-    if newest < 0:
-        return {}
-    return offsets_in(folder_of(checkpoint), f"offsets/{newest}")
+    return None if newest < 0 else offsets_in(folder_of(checkpoint), f"offsets/{newest}")
 
 
 def newest_number(checkpoint: str, kind: str) -> int:

@@ -6,14 +6,12 @@ A checkpoint moves to its query's full name only if it has read this topic and n
 import logging
 
 from streaming.config.settings import Settings
-from streaming.queries.checkpoints import location_of, newest_number, offsets_in
+from streaming.queries.checkpoints import FIRST, copy_resumed, location_of, newest_number, offsets_in
 from streaming.queries.names import Query, short_name_of
 from streaming.state.filesystem import Folder, folder_of, shown, translated
 from udfs.paths import base_topic
 
 log = logging.getLogger("ledger-reaper")
-
-_FIRST = "sources/0/0"  # the position where the connector started; Spark keeps it as long as the checkpoint
 
 
 def adopt_short_name(settings: Settings, query: Query) -> bool:
@@ -29,11 +27,7 @@ def adopt_short_name(settings: Settings, query: Query) -> bool:
     # two topics can share eight digits, and a tenant that creates topics can choose them
     if newest <= newest_number(new.location, "offsets") or _topics_of(old) != set(query.topics):
         return False
-    # all that Spark reads when it resumes
-    numbers = [number for number in (newest - 1, newest) if number >= 0]
-    _copy(old, new, ["metadata", _FIRST, *(f"commits/{number}" for number in numbers)])
-    # last: without offsets, the next call repeats a move that broke off
-    _copy(old, new, [f"offsets/{number}" for number in numbers])
+    copy_resumed(old, new)
     _remove(old)
     log.info("%s: its checkpoint %s is now %s", query.topics[0], shown(old.location), shown(new.location))
     return True
@@ -41,16 +35,9 @@ def adopt_short_name(settings: Settings, query: Query) -> bool:
 
 def _topics_of(checkpoint: Folder) -> set[str]:
     files = [f"offsets/{name}" for name in checkpoint.names("offsets") if name.isdigit()]
-    if checkpoint.read(_FIRST) is not None:
-        files.append(_FIRST)
-    return {base_topic(partition) for path in files for partition in offsets_in(checkpoint, path)}
-
-
-def _copy(old: Folder, new: Folder, names: list[str]) -> None:
-    for name in names:
-        content = old.read(name)
-        if content is not None:
-            new.write(name, content)
+    if checkpoint.read(FIRST) is not None:
+        files.append(FIRST)
+    return {base_topic(partition) for path in files for partition in offsets_in(checkpoint, path).positions}
 
 
 def _remove(checkpoint: Folder) -> None:

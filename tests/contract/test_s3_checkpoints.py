@@ -25,6 +25,7 @@ from streaming.queries.checkpoints import (
 from tests.contract.s3_server import S3Server, s3_running
 
 KEPT = Path(__file__).parent.parent / "data" / "checkpoint-v1"
+FRAMES = KEPT.parent / "checkpoint-frames"
 TOPIC = "persistent://pulsar/system/kept"
 HERE = ClusterIdentity(
     instance_id="instance", ledgers_root="/ledgers", layout="hierarchical", pulsar_cluster="pulsar", service_name="main"
@@ -53,10 +54,13 @@ def settings(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def kept(server: S3Server, settings: Settings) -> Settings:
-    """A store with a checkpoint as Spark wrote it."""
+    """A store with checkpoints as Spark 3.5 and Spark 4.3 wrote them."""
     bucket, _, folder = settings.checkpoints.dir.removeprefix("s3a://").partition("/")
     files = (path for path in KEPT.rglob("*") if path.is_file())
     server.fill(bucket, {f"{folder}/{path.relative_to(KEPT)}": path.read_bytes() for path in files})
+    frames = FRAMES / "requests"
+    files = (path for path in frames.rglob("*") if path.is_file())
+    server.fill(bucket, {f"{folder}/requests-frames/{path.relative_to(frames)}": path.read_bytes() for path in files})
     return settings
 
 
@@ -69,7 +73,10 @@ def test_positions_are_read_like_from_a_disk(kept: Settings, tmp_path: Path) -> 
         assert is_unfinished(location_of(kept, query)) == is_unfinished(local)
     assert committed_positions(location_of(kept, "requests")) == {f"{TOPIC}-partition-3": (1356, 4)}
     assert committed_positions(location_of(kept, "never-started")) == {}
-    assert left_behind(kept, [], lambda _topic: 4) == []
+    frames = "requests-frames"
+    assert committed_positions(location_of(kept, frames)) == committed_positions(str(FRAMES / "requests" / "v1"))
+    assert is_unfinished(location_of(kept, frames))
+    assert len(left_behind(kept, [], lambda _topic: 4)) == 1
 
 
 def test_a_changed_topic_is_refused(kept: Settings) -> None:

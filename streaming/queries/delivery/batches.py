@@ -4,21 +4,17 @@ Spark writes `offsets/N` before it reads batch N, and `commits/N` once the batch
 batch that has only the first file. The query must not run at the same time.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
-
-from streaming.errors import SafetyError, UnavailableError
-from streaming.state.filesystem import Folder, folder_of, shown
+from streaming.errors import SafetyError
+from streaming.queries.checkpoints import newest_number, offsets_in
+from streaming.state.filesystem import folder_of, shown
 from udfs.entry_ranges import Range
-from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.proto.message_id_pb2 import MessageIdData
+from udfs.formats.internal_stats import BEFORE_ALL
 
 # As Spark 3.5 writes it where no query has a watermark, and ours have none.
-_COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
-_VERSION = "v1"
+COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +27,12 @@ class Batch:
 
 def unfinished(checkpoint: str) -> Batch | None:
     """Return the batch that was started but not committed, or None. Raises UnavailableError."""
-    folder = folder_of(checkpoint)
-    number = _newest(folder, "offsets")
-    if number <= _newest(folder, "commits"):
+    number = newest_number(checkpoint, "offsets")
+    if number <= newest_number(checkpoint, "commits"):
         return None
-    starts, ends = _positions(folder, number - 1) if number else {}, _positions(folder, number)
+    folder = folder_of(checkpoint)
+    starts = offsets_in(folder, f"offsets/{number - 1}").positions if number else {}
+    ends = offsets_in(folder, f"offsets/{number}").positions
     # a partition that the previous batch does not name is read from its first entry
     ranges = {partition: Range(starts.get(partition, BEFORE_ALL), end) for partition, end in ends.items()}
     return Batch(number, {partition: entries for partition, entries in ranges.items() if not entries.is_empty})
@@ -43,8 +40,7 @@ def unfinished(checkpoint: str) -> Batch | None:
 
 def next_number(checkpoint: str) -> int:
     """Return the number that the next batch will have. Raises UnavailableError."""
-    folder = folder_of(checkpoint)
-    return max(_newest(folder, "offsets"), _newest(folder, "commits")) + 1
+    return max(newest_number(checkpoint, "offsets"), newest_number(checkpoint, "commits")) + 1
 
 
 def commit(checkpoint: str, number: int) -> None:
@@ -53,7 +49,7 @@ def commit(checkpoint: str, number: int) -> None:
     Raises SafetyError if it is not the batch that was started last, UnavailableError.
     """
     folder = folder_of(checkpoint)
-    started, committed = _newest(folder, "offsets"), _newest(folder, "commits")
+    started, committed = newest_number(checkpoint, "offsets"), newest_number(checkpoint, "commits")
     # only the last started batch after the last committed batch: another commit would skip messages (decision 15)
     if number != started or committed not in (number - 1, number):
         raise SafetyError(
@@ -63,37 +59,4 @@ def commit(checkpoint: str, number: int) -> None:
     if committed < number:
         folder.delete(f"commits/.{number}.crc")  # Spark's checksum of a file that it did not complete would not match
         # as Spark does, so that the restarted query continues with the next batch
-        folder.write(f"commits/{number}", _COMMIT)
-
-
-def _positions(folder: Folder, number: int) -> dict[str, Position]:
-    """Return, by partition, the last position that a batch reads."""
-    path = f"{shown(folder.location)}/offsets/{number}"
-    content = folder.read(f"offsets/{number}")
-    if content is None:
-        raise UnavailableError(f"{path} does not exist; checkpoints/README.md, `Damaged?`")
-    try:
-        version, _spark, *sources = content.decode().splitlines()
-        offsets = {partition: signed for line in sources for partition, signed in json.loads(line).items()}
-        if version != _VERSION:
-            raise ValueError(f"its version is {version!r}")
-        return {partition: _position(bytes(byte & 0xFF for byte in signed)) for partition, signed in offsets.items()}
-    except (ValueError, TypeError, AttributeError, DecodeError) as error:
-        raise UnavailableError(f"{path} can't be read: {error}; checkpoints/README.md, `Damaged?`") from error
-
-
-def _position(offset: bytes) -> Position:
-    """Parse an offset, which may also be "earliest" (before all), or the position before a ledger's first entry."""
-    message_id = MessageIdData.FromString(offset)
-    if not message_id.IsInitialized():
-        raise ValueError(f"offset {offset.hex()} is no message id")
-    return _signed(message_id.ledgerId), _signed(message_id.entryId)
-
-
-def _signed(number: int) -> int:
-    # "earliest" and the position before a first entry are negative, and the fields are unsigned
-    return number - (1 << 64) if number >> 63 else number
-
-
-def _newest(folder: Folder, kind: str) -> int:
-    return max((int(name) for name in folder.names(kind) if name.isdigit()), default=-1)
+        folder.write(f"commits/{number}", COMMIT.encode())

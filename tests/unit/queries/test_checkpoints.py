@@ -1,4 +1,4 @@
-"""The contents of a checkpoint, read from a stored one that Spark and the connector wrote."""
+"""The contents of a checkpoint, read from stored ones that Spark wrote with the connector and with "pulsar-frames"."""
 
 import json
 import shutil
@@ -19,6 +19,7 @@ from streaming.queries.checkpoints import (
 )
 
 KEPT = Path(__file__).parents[2] / "data" / "checkpoint-v1"
+FRAMES = Path(__file__).parents[2] / "data" / "checkpoint-frames"
 TOPIC = "persistent://pulsar/system/kept"
 
 
@@ -49,6 +50,18 @@ def test_a_batch_that_was_started_and_not_committed_does_not_count(checkpoints: 
     assert committed_positions(str(checkpoints / "requests" / "v1"))[f"{TOPIC}-partition-3"] == (1356, 4)
     assert is_unfinished(str(checkpoints / "requests" / "v1"))
     assert not is_unfinished(str(checkpoints / "retry" / "v1"))
+
+
+def test_a_checkpoint_of_pulsar_frames_is_read() -> None:
+    checkpoint = str(FRAMES / "requests" / "v1")
+    assert committed_positions(checkpoint) == {
+        f"{TOPIC}-partition-0": (4, -1),
+        f"{TOPIC}-partition-1": (6, -1),
+        f"{TOPIC}-partition-2": (8, -1),
+        f"{TOPIC}-partition-3": (10, 4),
+    }
+    assert partitions_of(checkpoint) == {f"{TOPIC}-partition-{n}" for n in range(4)}
+    assert is_unfinished(checkpoint)
 
 
 def test_without_a_read_there_is_no_position(tmp_path: Path) -> None:
