@@ -313,7 +313,7 @@ class Assembly:
         pulsar, clock = Pulsar(self.instance.admin, reader_for(settings)), service.clock
 
         def check_accounts(processed: Mapping[str, Position]) -> Reconciliation:
-            markers.lanes = processed
+            markers.lanes, markers.waiting = processed, {} if lanes is None else lanes.waiting
             return reconcile(settings, pulsar, clock.now_ms(), matched=queries.matched, service=markers)
 
         return Upkeep(
@@ -344,7 +344,7 @@ class Assembly:
         if settings.topics.receipts:
             from streaming.deletion.lane_receipts import publishing
 
-            yield publishing(settings, service.receipts, service.clock)
+            yield publishing(settings, service.receipts, service.clock, registry)
         if settings.notify.webhook_file:
             from streaming.deletion.supervision.notices import notifying
 

@@ -30,7 +30,7 @@ LANE_READER = (
     (
         "a cursor that was moved back repeats nothing",
         PROGRESS,
-        "max(self._reached.get(partition, BEFORE_ALL), stats.mark_deleted(self.subscription))",
+        "max(self.reached(partition), stats.mark_deleted(self.subscription))",
         "stats.mark_deleted(self.subscription)",
     ),
     (

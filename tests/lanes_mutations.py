@@ -60,6 +60,18 @@ LANES = (
         "elif waiting[tenant_of(lane)] < _LANES_OF_TENANT:",
         "else:",
     ),
+    (
+        "receipts that are not published to their tenant are counted",
+        FOLLOWER,
+        "                dropped[tenant_of(lane)] += count\n",
+        "                pass\n",
+    ),
+    (
+        "a tenant with too many waiting lanes can't fill the log",
+        FOLLOWER,
+        "            if tenant not in self._crowded_until_s:\n",
+        "            if True:\n",
+    ),
     ("receipts go to a topic without partitions only", TOPICS, "    if partitions:\n", "    if False:\n"),
     (
         "a listed topic with a lane's name keeps its rights",
@@ -76,8 +88,14 @@ LANES = (
     (
         "a gap of an idle lane stays an alarm",
         ACCOUNTS,
-        "existing = [partition for partition in ordered[:MOST_IDLE_LANES] if not",
-        "existing = [partition for partition in ordered[:0] if not",
+        "checked = ordered[:MOST_IDLE_LANES]",
+        "checked = ordered[:0]",
+    ),
+    (
+        "the loss of a lane that was never read is an alarm",
+        ACCOUNTS,
+        "        service.waiting if service is not None else {},\n",
+        "        {},\n",
     ),
     (
         "the position of an idle lane is remembered",

@@ -29,6 +29,7 @@ ISSUER, AUDIENCE, SCOPE = ("pulsar", "oauth2_issuer_url"), ("pulsar", "oauth2_au
 CERT_FILE, KEY_FILE = ("pulsar", "tls_cert_file"), ("pulsar", "tls_key_file")
 HOSTS, DIGEST_FILE = ("zookeeper", "hosts"), ("zookeeper", "digest_file")
 EXCLUSIVE, STATE, CHECKPOINTS = ("safety", "exclusive_bookkeeper"), ("state", "dir"), ("checkpoints", "dir")
+LANES = ("topics", "lanes")
 _PORT, _TLS_PORT = 6650, 6651
 
 

@@ -9,6 +9,7 @@ import typer
 from streaming.cli.options import ask, yes_or_no
 from streaming.errors import ConfigError, ReaperError
 from streaming.terminal import say, say_lines
+from udfs.requests.lanes import Lanes
 
 if TYPE_CHECKING:
     from streaming.check.first_configuration import Key, Step
@@ -46,6 +47,10 @@ def init(  # noqa: PLR0913  typer reads each option from a parameter
             help="Declare that no other Pulsar cluster uses this BookKeeper, as `run` requires, or that one does",
         ),
     ] = None,
+    lanes: Annotated[
+        Lanes,
+        typer.Option("--lanes", help="One request topic for all, or one for each tenant or namespace"),
+    ] = Lanes.ONE,
     untried: Annotated[bool, typer.Option("--untried", help="Do not connect to any address")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file")] = False,
 ) -> None:
@@ -76,6 +81,7 @@ def init(  # noqa: PLR0913  typer reads each option from a parameter
     if exclusive_bookkeeper is None:
         exclusive_bookkeeper = sys.stdin.isatty() and yes_or_no(_EXCLUSIVE)
     answers |= {first.EXCLUSIVE: exclusive_bookkeeper, first.STATE: "state", first.CHECKPOINTS: "checkpoints"}
+    answers[first.LANES] = lanes.value
     first.settings_of(answers, folder)
     try:
         out.write_text(commented(answers), encoding="utf-8")

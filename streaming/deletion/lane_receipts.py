@@ -6,7 +6,8 @@
    published again.
 3. A tenant decides what happens to its topic. So a lane that fails is tried again after growing pauses, and tenants
    whose lanes failed within the last hour (suspects) share two threads. Receipts that could not be published within a
-   day are dropped; they stay in state.dir.
+   day are dropped, and so are those of further lanes of a tenant with _LANES_OF_TENANT waiting ones; they stay in
+   state.dir.
 """
 
 import logging
@@ -28,6 +29,8 @@ from streaming.clients import admin_settings
 from streaming.clock import Clock
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
+from streaming.prometheus import table
+from streaming.prometheus.registry import Registry
 from streaming.state import lane_rows
 from streaming.state.notes.note import DamagedNoteError, Note
 from streaming.state.receipts import Receipts
@@ -54,6 +57,7 @@ _LANES_AT_ONCE = 2 * _THREADS
 _LANES_OF_TENANT_AT_ONCE = 2
 _RECEIPTS_AT_ONCE = 10_000  # of a lane
 _LANES_OF_TENANT = 1_000  # that wait: if lanes are namespaces, a tenant creates any number of them
+_LOG_S = 3600.0  # between two messages about a tenant with more
 
 
 class Topics(Protocol):
@@ -117,6 +121,7 @@ class LaneReceipts:
         *,
         topics: Topics,
         clock: Clock,
+        dropped: Callable[[int], None],
         now_s: Callable[[], float] = monotonic,
     ) -> None:
         """Create it; the first step resumes where an earlier run ended.
@@ -127,6 +132,7 @@ class LaneReceipts:
             newest_chunk: returns the number of the newest chunk.
             topics: where receipts are published.
             clock: the clock of the receipts.
+            dropped: counts receipts of a tenant with too many waiting lanes, which are not published.
             now_s: a monotonic clock.
         """
         self._state_dir = state_dir
@@ -134,10 +140,12 @@ class LaneReceipts:
         self._newest_chunk = newest_chunk
         self._topics = topics
         self._clock = clock
+        self._count_dropped = dropped
         self._now_s = now_s
         self._chunk = 0
         self._due: dict[str, _Due] = {}
         self._suspects: dict[str, _Suspect] = {}  # by tenant
+        self._crowded_until_s: dict[str, float] = {}  # by tenant with too many waiting lanes: no message before
         self._noted: Position | None = None  # None: no step was made
         self._noted_s = float("-inf")
         self._others = ThreadPoolExecutor(_THREADS, thread_name_prefix="lane-receipts")
@@ -196,7 +204,8 @@ class LaneReceipts:
         if newest <= self._chunk:
             return
         waiting = Counter(tenant_of(lane) for lane in self._due)
-        for lane, chunk, _count in lane_rows.counted(self._state_dir, (self._chunk + 1, newest), self._since_ms()):
+        dropped: Counter[str] = Counter()
+        for lane, chunk, count in lane_rows.counted(self._state_dir, (self._chunk + 1, newest), self._since_ms()):
             due = self._due.get(lane)
             if due is not None:
                 # the chunks of one answer come in any order
@@ -204,7 +213,27 @@ class LaneReceipts:
             elif waiting[tenant_of(lane)] < _LANES_OF_TENANT:
                 waiting[tenant_of(lane)] += 1
                 self._due[lane] = _Due(chunk)
+            else:
+                dropped[tenant_of(lane)] += count
         self._chunk = newest
+        self._report(dropped)
+
+    def _report(self, dropped: Counter[str]) -> None:
+        """Count receipts that are not published (by tenant), and log each such tenant once an hour."""
+        now_s = self._now_s()
+        self._crowded_until_s = {
+            tenant: until_s for tenant, until_s in self._crowded_until_s.items() if until_s > now_s
+        }
+        for tenant, count in dropped.items():
+            self._count_dropped(count)
+            if tenant not in self._crowded_until_s:
+                self._crowded_until_s[tenant] = now_s + _LOG_S
+                log.warning(
+                    "more than %d lanes of tenant %s wait for receipts, so receipts for further lanes of it are not "
+                    "published; only state.dir has them",
+                    _LANES_OF_TENANT,
+                    tenant,
+                )
 
     def _start(self) -> None:
         """Start to publish the receipts of lanes that are due."""
@@ -351,7 +380,7 @@ class Following(Beside):
         self._disconnect()
 
 
-def publishing(settings: Settings, receipts: Receipts, clock: Clock) -> Following:
+def publishing(settings: Settings, receipts: Receipts, clock: Clock, registry: Registry) -> Following:
     """Return the thread that publishes receipts for lanes, not started yet."""
     limited = replace(admin_settings(settings), timeout_seconds=_LIMIT_S)
     # a memory of its own: a tenant whose topic of receipts hangs must not have a broker count as hanging for others
@@ -364,6 +393,11 @@ def publishing(settings: Settings, receipts: Receipts, clock: Clock) -> Followin
         admin.close()
 
     follower = LaneReceipts(
-        settings.state_dir, receipts.table_id, lambda: receipts.newest_chunk, topics=topics, clock=clock
+        settings.state_dir,
+        receipts.table_id,
+        lambda: receipts.newest_chunk,
+        topics=topics,
+        clock=clock,
+        dropped=partial(registry.inc, table.LANE_RECEIPTS_DROPPED),
     )
     return Following(follower, disconnect)

@@ -216,6 +216,11 @@ LANES = _gauge(
     "Partitions of lanes, by what the service does with them",
     Label("state", "`listening` (no message waits), `waiting`, `slow` (read one at a time), `not_watched`"),
 )
+LANE_RECEIPTS_DROPPED = _counter(
+    Group.SERVICE,
+    "lane_receipts_dropped",
+    "Receipts that are not published to their tenant, because more than 1,000 of its lanes wait for receipts",
+)
 
 # --- holds ---
 PAUSED = _gauge(Group.HOLDS, "paused", "1 while an operator's pause stops all deletes")

@@ -67,6 +67,7 @@ def reconcile(
     check.read_lanes(
         service.lanes if service is not None else {},
         {partition: upto for partition, upto in memory.processed().items() if partition in remembered},
+        service.waiting if service is not None else {},
     )
     unread = {partition: dict(ledgers) for partition, ledgers in remembered.items()}  # stays if it can't be checked now
     unread |= check.partitions(remembered)
@@ -118,12 +119,16 @@ class _Check:
                 self._committed |= committed
                 self._last |= {partition: end for of_topic in ends for partition, end in of_topic.items()}
 
-    def read_lanes(self, processed: Mapping[str, Position], idle: Mapping[str, Position]) -> None:
+    def read_lanes(
+        self, processed: Mapping[str, Position], idle: Mapping[str, Position], waiting: Mapping[str, Position]
+    ) -> None:
         """Add partitions of lanes, each with the position up to which it was processed.
 
         Args:
             processed: lanes that were processed since the last check.
             idle: other lanes with unread messages or gaps at the last check. MOST_IDLE_LANES of them are checked.
+            waiting: lanes with unread messages now. Those that are in neither are checked up to the same number, so
+                that their loss is noticed.
         """
         ordered = fair_by_tenant(idle.keys() - processed.keys())
         self._later = {*ordered[MOST_IDLE_LANES:]}
@@ -132,8 +137,11 @@ class _Check:
                 f"{len(ordered)} lanes without new requests have unread messages or gaps, and a check reads "
                 f"{MOST_IDLE_LANES}"
             )
+        checked = ordered[:MOST_IDLE_LANES]
+        checked += fair_by_tenant(waiting.keys() - idle.keys() - processed.keys())[: MOST_IDLE_LANES - len(checked)]
+        idle = {**waiting, **idle}
         # a deleted lane is no failure: former_partitions() checks it
-        existing = [partition for partition in ordered[:MOST_IDLE_LANES] if not self._is_gone(base_topic(partition))]
+        existing = [partition for partition in checked if not self._is_gone(base_topic(partition))]
         lanes = {partition: idle[partition] for partition in existing}
         lanes |= {partition: max(upto, idle.get(partition, BEFORE_ALL)) for partition, upto in processed.items()}
         self._committed |= lanes

@@ -33,7 +33,10 @@ from udfs.paths import base_topic
 from udfs.requests.lanes import fair_by_tenant
 from udfs.requests.retry import ORIGIN_MESSAGE_ID
 
-MOST_LANES = 200  # partitions of lanes
+# Partitions of lanes. Each costs a request: the admin API has no call for several topics with exact counts. The stats
+# of a whole broker (`broker-stats/topics`) are up to a minute old, so they would show 0 while a request waits, and omit
+# topics that are not loaded.
+MOST_LANES = 200
 _MOST_FAILURES = 3
 _ENTRIES_READ = 1000  # of a partition; an entry has up to 128 KiB if its producer batches
 

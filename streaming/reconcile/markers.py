@@ -15,10 +15,12 @@ class Markers:
     Attributes:
         lanes: partition -> position up to which it was processed, for lanes that the service has processed since its
             last check; it does not check each idle lane.
+        waiting: the same for lanes that have messages and wait to be read.
     """
 
     def __init__(self) -> None:
         self.lanes: Mapping[str, Position] = {}
+        self.waiting: Mapping[str, Position] = {}
         self._spans: dict[str, list[EntrySpan]] = {}
 
     def of(self, partition: str) -> Sequence[EntrySpan]:

@@ -2,7 +2,8 @@
 
 1. A lane that can't be created or used concerns the requests of its tenant alone: the callers report them and send the
    others, unless topics.shared_without_lane allows the shared topic.
-2. The result for a lane is remembered for a minute. A lane may be deleted at any time, and most brokers then create an
+2. Lanes are created side by side: a broker that does not answer for a lane delays only that lane's requests.
+3. The result for a lane is remembered for a minute. A lane may be deleted at any time, and most brokers then create an
    unpartitioned topic for a producer that connects, which the service does not read. So callers check the lanes that
    they sent to again, after all requests are stored (`check_sent`).
 """
@@ -10,9 +11,10 @@
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
+from threading import Condition
 
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, RefusedError, UnavailableError
@@ -80,7 +82,8 @@ class RequestTopics:
         self._check = check
         self._now_s = now_s
         self._most_remembered = most_remembered
-        self._lock = Lock()
+        self._change = Condition()
+        self._opening: set[str] = set()  # topics that a thread is creating or checking
         self._lanes: OrderedDict[str, _Remembered] = OrderedDict()
         self._silent_until_s: dict[str, float] = {}  # by tenant: Pulsar did not answer for a lane of it
         self._silent_in_a_row = 0
@@ -104,13 +107,21 @@ class RequestTopics:
 
     def open_lane(self, lane: str) -> LaneError | None:
         """Create or check a lane, and return why it can't be used, if so. Raises UnavailableError like topic_for."""
-        with self._lock:
-            return self._error_of(lane)
+        with self._one_at_a_time(lane):
+            with self._change:
+                known = self._known(lane)
+            if known is None:
+                error = self._tried(lane)
+                with self._change:
+                    known = self._remember(lane, error)
+                if error is not None:
+                    log.warning("%s", self._said(error))
+            return known.error
 
     def shared(self) -> str:
         """Return the first of topics.requests, which is created or checked at the first call."""
         topic = self._topics.requests[0]
-        with self._lock:
+        with self._one_at_a_time(topic):
             if not self._has_shared:
                 self._ensure(topic)
                 self._has_shared = True
@@ -121,8 +132,8 @@ class RequestTopics:
         if not self._topics.is_lane(topic):
             return error
         of_lane = LaneUnavailableError(topic, str(error))
-        with self._lock:
-            self._lanes[topic] = _Remembered(self._now_s() + REMEMBERED_SECONDS, of_lane)
+        with self._change:
+            self._remember(topic, of_lane)
         return of_lane
 
     def check_sent(self, topic: str) -> None:
@@ -131,21 +142,36 @@ class RequestTopics:
         Only lanes are checked: the operator's topics have no other owner.
         """
         if self._topics.is_lane(topic):
-            with self._lock:
+            with self._change:
                 self._lanes.pop(topic, None)
             self._check(topic)
 
-    def _error_of(self, lane: str) -> LaneError | None:
+    @contextmanager
+    def _one_at_a_time(self, topic: str) -> Iterator[None]:
+        """Run the block when no other thread does for the same topic."""
+        with self._change:
+            self._change.wait_for(lambda: topic not in self._opening)
+            self._opening.add(topic)
+        try:
+            yield
+        finally:
+            with self._change:
+                self._opening.discard(topic)
+                self._change.notify_all()
+
+    def _known(self, lane: str) -> _Remembered | None:
         known = self._lanes.get(lane)
         if known is None or known.until_s <= self._now_s():
-            known = _Remembered(self._now_s() + REMEMBERED_SECONDS, self._tried(lane))
-            self._lanes[lane] = known
-            if known.error is not None:
-                log.warning("%s", self._said(known.error))
-            while len(self._lanes) > self._most_remembered:
-                self._lanes.popitem(last=False)
+            return None
         self._lanes.move_to_end(lane)
-        return known.error
+        return known
+
+    def _remember(self, lane: str, error: LaneError | None) -> _Remembered:
+        self._lanes[lane] = known = _Remembered(self._now_s() + REMEMBERED_SECONDS, error)
+        self._lanes.move_to_end(lane)
+        while len(self._lanes) > self._most_remembered:
+            self._lanes.popitem(last=False)
+        return known
 
     def _said(self, error: LaneError) -> str:
         if not self._topics.shared_without_lane:
@@ -156,7 +182,9 @@ class RequestTopics:
 
     def _tried(self, lane: str) -> LaneError | None:
         tenant = tenant_of(lane)
-        if self._silent_until_s.get(tenant, 0) > self._now_s():
+        with self._change:
+            is_silent = self._silent_until_s.get(tenant, 0) > self._now_s()
+        if is_silent:
             # a tenant with thousands of lanes on a broker that hangs must not delay the others
             return LaneUnavailableError(lane, "Pulsar did not answer for another lane of this tenant")
         try:
@@ -165,11 +193,13 @@ class RequestTopics:
             self._silent_in_a_row = 0
             return NoLaneError(lane, str(error))
         except UnavailableError as error:
-            now_s = self._now_s()
-            self._silent_until_s = {name: until_s for name, until_s in self._silent_until_s.items() if until_s > now_s}
-            self._silent_until_s[tenant] = now_s + REMEMBERED_SECONDS
-            self._silent_in_a_row += 1
-            if self._silent_in_a_row >= _MOST_SILENT:
+            with self._change:
+                now_s = self._now_s()
+                later = {name: until_s for name, until_s in self._silent_until_s.items() if until_s > now_s}
+                self._silent_until_s = later | {tenant: now_s + REMEMBERED_SECONDS}
+                self._silent_in_a_row += 1
+                is_for_all = self._silent_in_a_row >= _MOST_SILENT
+            if is_for_all:
                 raise
             return LaneUnavailableError(lane, str(error))
         self._silent_in_a_row = 0

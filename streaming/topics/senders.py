@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from threading import Lock
 
 from streaming.errors import UnavailableError
@@ -13,6 +14,22 @@ from udfs.records import PendingDelete
 from udfs.requests.request_format import encode
 
 MOST_OPEN = 100  # producers; each has a connection and threads of its own
+
+
+@dataclass(slots=True)
+class _Producer:
+    """The producer of a topic. Its lock is held while it connects, sends or closes: other topics do not wait for it."""
+
+    lock: Lock = field(default_factory=Lock)
+    sender: RequestSender | None = None  # None: not connected yet
+    is_closed: bool = False
+
+    def close(self) -> None:
+        """Wait for pending requests, then disconnect."""
+        with self.lock:
+            self.is_closed = True
+            if self.sender is not None:
+                self.sender.close()
 
 
 class RequestSenders:
@@ -28,7 +45,7 @@ class RequestSenders:
         self._topics = topics
         self._open = open_sender
         self._lock = Lock()
-        self._senders: OrderedDict[str, RequestSender] = OrderedDict()
+        self._producers: OrderedDict[str, _Producer] = OrderedDict()
         self._unchecked: set[str] = set()  # topics that were sent to since the last check_sent
 
     def start_send(self, request: PendingDelete) -> "Future[str]":
@@ -41,16 +58,14 @@ class RequestSenders:
         Raises what RequestTopics.topic_for raises, and UnavailableError.
         """
         topic = self._topics.topic_for(owner) if owner else self._topics.shared()
-        with self._lock:
-            self._unchecked.add(topic)
-            sender = self._senders.get(topic)
-            if sender is None:
-                while len(self._senders) >= MOST_OPEN:
-                    _oldest, closing = self._senders.popitem(last=False)
-                    closing.close()
-                sender = self._senders[topic] = self._opened(topic)
-            self._senders.move_to_end(topic)
-            return sender.send(key, payload)
+        while True:
+            producer = self._producer(topic)
+            with producer.lock:
+                if producer.is_closed:  # it was the least recently used one
+                    continue
+                if producer.sender is None:
+                    producer.sender = self._opened(topic)
+                return producer.sender.send(key, payload)
 
     def check_sent(self) -> None:
         """Raise UnavailableError if requests may be lost although their futures returned a message id.
@@ -65,9 +80,22 @@ class RequestSenders:
     def close(self) -> None:
         """Wait for pending requests, then disconnect. A second call does nothing."""
         with self._lock:
-            senders, self._senders = self._senders, OrderedDict()
-        for sender in senders.values():
-            sender.close()
+            producers, self._producers = self._producers, OrderedDict()
+        for producer in producers.values():
+            producer.close()
+
+    def _producer(self, topic: str) -> _Producer:
+        """Return the topic's producer, and close the least recently used ones above MOST_OPEN."""
+        closing = []
+        with self._lock:
+            self._unchecked.add(topic)
+            producer = self._producers.setdefault(topic, _Producer())
+            self._producers.move_to_end(topic)
+            while len(self._producers) > MOST_OPEN:
+                closing.append(self._producers.popitem(last=False)[1])
+        for each in closing:
+            each.close()
+        return producer
 
     def _opened(self, topic: str) -> RequestSender:
         try:

@@ -52,7 +52,11 @@ class LaneProgress:
     def after(self, partition: str, stats: InternalStats) -> Position:
         """Return the position after which a partition has its unprocessed messages."""
         # the cursor may be earlier: a tenant has moved it back, or its broker was killed before it wrote it
-        return max(self._reached.get(partition, BEFORE_ALL), stats.mark_deleted(self.subscription))
+        return max(self.reached(partition), stats.mark_deleted(self.subscription))
+
+    def reached(self, partition: str) -> Position:
+        """Return the position up to which this run has processed a partition."""
+        return self._reached.get(partition, BEFORE_ALL)
 
     def next_entries(
         self, partition: str, stats: InternalStats, most_bytes: int, upto: Position = AFTER_ALL

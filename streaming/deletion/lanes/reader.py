@@ -154,6 +154,13 @@ class LaneReader:
             if fault.failures > MOST_FAILURES and not fault.is_missing
         }
 
+    @property
+    def waiting(self) -> dict[str, Position]:
+        """Return the partitions that have rung and are not read yet, each with the position this run has reached."""
+        with self._guard:
+            waiting = {*self._waiting} | self._in_work
+        return {partition: self.progress.reached(partition) for partition in waiting | self._slow.waiting}
+
     def look_after(self) -> None:
         """List the lanes if that is due, and count them for the metrics. Raises what list_lanes does."""
         try:
@@ -175,6 +182,7 @@ class LaneReader:
         partitions = {f"{topic}-partition-{number}" for topic, count in lanes.items() for number in range(count)}
         with self._guard:
             gone = self._lanes.keys() - partitions
+            lost = sorted(gone & ({*self._waiting} | self._slow.waiting))
             new = WaitingLanes()
             for partition in sorted(partitions - self._lanes.keys()):
                 new.add(partition)
@@ -188,6 +196,9 @@ class LaneReader:
             self.bell.forget(partition)
         for partition in ordered:
             self.bell.watch(partition)
+        if lost:  # the accounts do not know a lane before their first check
+            lanes_were = count_of(len(lost), "partition of a lane was", "partitions of lanes were")
+            log.error("%s deleted with unread messages, which are lost: %s", lanes_were, ", ".join(lost[:_SHOWN]))
         self._is_listed = True
         self._show()
 

@@ -69,6 +69,12 @@ class SlowLanes:
         with self._guard:
             return len(self._waiting) + bool(self.in_work)
 
+    @property
+    def waiting(self) -> set[str]:
+        """Return the partitions that wait or are being read."""
+        with self._guard:
+            return {*self._waiting} | ({self.in_work} if self.in_work else set())
+
     def is_slow(self, partition: str) -> bool:
         """Whether the partition's tenant is slow now."""
         return self._tenants.get(tenant_of(partition), float("-inf")) > self.monotonic()

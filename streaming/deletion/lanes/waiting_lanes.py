@@ -1,6 +1,7 @@
 """The lanes that wait to be read: each tenant's first before any tenant's second, the longest waiting first."""
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from udfs.paths import tenant_of
 
@@ -14,6 +15,11 @@ class WaitingLanes:
     def __len__(self) -> int:
         """Return how many partitions wait."""
         return sum(map(len, self._by_tenant.values()))
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the partitions, tenant by tenant."""
+        for waiting in self._by_tenant.values():
+            yield from waiting
 
     def __contains__(self, partition: str) -> bool:
         """Whether a partition waits."""

@@ -11,6 +11,7 @@ from streaming.check import first_configuration
 from streaming.cli.main import app
 from streaming.config.load import load
 from streaming.errors import ConfigError, UnavailableError
+from udfs.requests.lanes import Lanes
 
 
 def init(*arguments: str) -> str:
@@ -34,9 +35,16 @@ def test_the_written_file_is_valid_and_explains_its_keys(tmp_path: Path) -> None
     assert settings.zookeeper.hosts == "zk:2181/a"
     assert settings.state.dir == str(tmp_path / "state")
     assert settings.safety.exclusive_bookkeeper is False, "nobody declared it"
+    assert 'lanes = "one"' in file.read_text(), "isolated tenants need a choice before the first request"
     lines = file.read_text().splitlines()
     keys = [number for number, line in enumerate(lines) if " = " in line and not line.startswith("#")]
     assert [lines[number] for number in keys if not lines[number - 1].startswith("#")] == []
+
+
+def test_tenants_get_request_topics_of_their_own_if_that_is_chosen(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    init("--untried", "--out", str(file), "--lanes", "tenant")
+    assert load(file).topics.lanes is Lanes.TENANT
 
 
 def test_an_address_with_tls_proposes_tls(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ class World:
         self.topics = Topics()
         self.clock = ManualClock(NOW_MS)
         self.now_s = 1000.0
+        self.dropped: list[int] = []
         self.followers: list[LaneReceipts] = []
         self.follower = self.start()
 
@@ -81,6 +82,7 @@ class World:
             lambda: self.receipts.newest_chunk,
             topics=self.topics,
             clock=self.clock,
+            dropped=self.dropped.append,
             now_s=lambda: self.now_s,
         )
         self.followers.append(self.follower)
@@ -261,12 +263,34 @@ def test_the_memory_of_a_tenants_lanes_is_bounded(world: World, monkeypatch: pyt
     assert len(world.follower.position.lanes) <= 5
 
 
+def test_receipts_of_too_many_waiting_lanes_are_counted_and_their_tenant_is_logged_once_an_hour(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lane_receipts, "_LANES_OF_TENANT", 5)
+    lanes = _namespaces("acme", 8)
+    world.topics.refusing |= {f"{lane}-RECEIPT" for lane in lanes}
+    for number, (dropped, logged) in enumerate([(3, 1), (6, 1), (9, 2)]):
+        if logged == 2:
+            world.now_s += lane_receipts._LOG_S
+        world.chunk(*((lane, f"1:{number}:{at}") for at, lane in enumerate(lanes)), (RIVAL, f"3:{number}:0"))
+        world.until(lambda count=number + 1: len(world.topics.of(RIVAL)) == count)  # type: ignore[misc]
+        assert sum(world.dropped) == dropped
+        messages = [each.message for each in caplog.records if "more than 5 lanes of tenant acme" in each.message]
+        assert len(messages) == logged
+
+
 def test_another_receipts_table_is_read_from_its_start(world: World) -> None:
     world.chunk((ACME, "1:0:0"))
     world.until_published()
     world.follower.note()
     follower = LaneReceipts(
-        world.state, "another", lambda: 1, topics=world.topics, clock=world.clock, now_s=lambda: world.now_s
+        world.state,
+        "another",
+        lambda: 1,
+        topics=world.topics,
+        clock=world.clock,
+        dropped=world.dropped.append,
+        now_s=lambda: world.now_s,
     )
     world.followers.append(follower)
     world.follower = follower

@@ -36,8 +36,9 @@ class Scene:
         self.pulsar = Pulsar(self.memory, self.memory)
         self.markers = Markers()
 
-    def check(self, processed: Mapping[str, Position] | None = None) -> Reconciliation:
+    def check(self, processed: Mapping[str, Position] | None = None, *waiting: str) -> Reconciliation:
         self.markers.lanes = processed or {}
+        self.markers.waiting = dict.fromkeys(waiting, BEFORE_ALL)
         return reconcile(self.settings, self.pulsar, 0, service=self.markers)
 
     def command(self) -> Reconciliation:
@@ -90,6 +91,37 @@ def test_a_deleted_lane_is_reported_once_and_no_doubt(scene: Scene) -> None:
     for _ in range(2):
         assert scene.trimmed(scene.check()) == {LANE: (5,)}
     assert scene.trimmed(scene.command()) == {LANE: (5,)}
+
+
+def test_the_loss_of_a_lane_that_waited_and_was_never_read_is_an_alarm(scene: Scene) -> None:
+    scene.memory.store(LANE, (5, 3))
+    assert scene.check(None, LANE).gaps == []
+    scene.markers = Markers()  # the service starts again
+    scene.memory.delete_topic(LANE.removesuffix("-partition-0"))
+    for _ in range(2):
+        assert scene.trimmed(scene.check()) == {LANE: (5,)}
+    assert scene.trimmed(scene.command()) == {LANE: (5,)}
+
+
+def test_a_waiting_lane_whose_messages_have_receipts_is_no_alarm(scene: Scene) -> None:
+    scene.memory.store(LANE, (5, 1))
+    write_rows(Path(scene.settings.state_dir), "receipts", [(5, 0, -1)], source=LANE)
+    assert scene.check(None, LANE).gaps == []
+    scene.memory.delete_topic(LANE.removesuffix("-partition-0"))
+    assert scene.check().gaps == scene.command().gaps == []
+
+
+def test_waiting_lanes_beyond_the_number_of_a_check_cause_no_doubt(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes = [_lane("acme"), _lane("rival"), _lane("zoo")]
+    for lane in lanes:
+        scene.memory.store(lane, (5, 3))
+    monkeypatch.setattr(accounting, "MOST_IDLE_LANES", 2)
+    asked: list[str] = []
+    scene.memory.faults.before(lambda operation, names: asked.extend(names) if operation == "internal_stats" else None)
+    assert scene.check(None, *lanes).doubt == ""
+    assert [name for name in asked if name in lanes] == lanes[:2]
 
 
 def test_idle_lanes_without_gaps_or_unread_messages_are_not_read(scene: Scene) -> None:

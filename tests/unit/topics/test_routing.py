@@ -1,7 +1,9 @@
 """Which topic a request is sent to, and when a lane is created."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -12,6 +14,7 @@ from streaming.errors import RefusedError, UnavailableError
 from streaming.topics import routing
 from streaming.topics.routing import LaneUnavailableError, NoLaneError, RequestTopics
 from streaming.topics.setup import ensure_request_topic, require_sendable
+from udfs.paths import tenant_of
 
 SHARED = "persistent://pulsar/system/__ledger_deletion"
 
@@ -26,6 +29,17 @@ def settings_with(folder: Path, text: str = 'lanes = "tenant"') -> Settings:
     return load(file)
 
 
+class Slow:
+    """A broker that answers when it is released."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.release = Event(), Event()
+
+    def wait(self) -> None:
+        self.is_asked.set()
+        self.release.wait(60)
+
+
 class Scene:
     """A cluster with tenants that have applications, and the topics of a sender."""
 
@@ -36,6 +50,7 @@ class Scene:
         self.now_s = 0.0
         self.refused: set[str] = set()
         self.hanging: set[str] = set()
+        self.slow: dict[str, Slow] = {}  # by tenant
         self.asked: list[str] = []
         self.pulsar.faults.before(self._fail)
         self.topics = RequestTopics(settings, self._ensure, self._check, lambda: self.now_s, most_remembered)
@@ -45,6 +60,8 @@ class Scene:
 
     def _ensure(self, topic: str) -> None:
         self.asked.append(topic)
+        if slow := self.slow.get(tenant_of(topic)):
+            slow.wait()
         ensure_request_topic(self.pulsar, self.settings, topic)
 
     def _check(self, topic: str) -> None:
@@ -171,3 +188,17 @@ def test_a_bounded_number_of_lanes_is_remembered(tmp_path: Path) -> None:
     for tenant in ("a", "b", "a", "c", "a", "b"):
         scene.topic_for(tenant)
     assert scene.asked == [lane("a"), lane("b"), lane("c"), lane("b")]
+
+
+def test_a_lane_that_is_being_created_delays_only_its_own_requests(tmp_path: Path) -> None:
+    scene = Scene(settings_with(tmp_path), "acme", "rival")
+    slow = scene.slow["acme"] = Slow()
+    with ThreadPoolExecutor(3) as threads:
+        try:
+            own = [threads.submit(scene.topic_for, "acme") for _ in range(2)]
+            assert slow.is_asked.wait(20)
+            assert threads.submit(scene.topic_for, "rival").result(20) == lane("rival")
+        finally:
+            slow.release.set()
+        assert [each.result(20) for each in own] == [lane("acme")] * 2
+    assert scene.asked.count(lane("acme")) == 1

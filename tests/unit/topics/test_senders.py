@@ -1,5 +1,6 @@
 """Each request goes to its tenant's lane, through one of a bounded number of producers."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from streaming.errors import UnavailableError
 from streaming.topics.routing import LaneUnavailableError
 from streaming.topics.senders import MOST_OPEN, RequestSenders
 from tests.builders import data_request
-from tests.unit.topics.test_routing import SHARED, Scene, lane, settings_with
+from tests.unit.topics.test_routing import SHARED, Scene, Slow, lane, settings_with
 from udfs.records import PendingDelete
 
 
@@ -19,6 +20,7 @@ class Senders(RequestSenders):
     def __init__(self, scene: Scene) -> None:
         self.opened: list[MemoryRequestSender] = []
         self.fails = ""  # the topic to which no producer connects
+        self.slow: dict[str, Slow] = {}  # by topic
         self.scene = scene
         super().__init__(scene.topics, self._connect)
 
@@ -28,6 +30,8 @@ class Senders(RequestSenders):
     def _connect(self, topic: str) -> MemoryRequestSender:
         if topic == self.fails:
             raise UnavailableError("the producer is refused")
+        if slow := self.slow.get(topic):
+            slow.wait()
         self.opened.append(MemoryRequestSender(self.scene.pulsar, topic))
         return self.opened[-1]
 
@@ -76,3 +80,32 @@ def test_requests_to_a_lane_that_was_deleted_before_count_as_lost(senders: Sende
     senders.start_send(senders.of_tenant("acme")).result()
     with pytest.raises(UnavailableError, match="not partitioned"):
         senders.check_sent()
+
+
+def test_a_producer_that_connects_slowly_delays_only_its_own_topic(senders: Senders) -> None:
+    slow = senders.slow[lane("acme")] = Slow()
+    with ThreadPoolExecutor(2) as threads:
+        try:
+            own = threads.submit(senders.start_send, senders.of_tenant("acme"))
+            assert slow.is_asked.wait(20)
+            assert threads.submit(senders.start_send, senders.of_tenant("rival")).result(20).result(20)
+        finally:
+            slow.release.set()
+        assert own.result(20).result(20)
+
+
+def test_a_request_whose_producer_was_just_closed_for_others_is_sent_with_a_new_one(tmp_path: Path) -> None:
+    first, *others = [f"t{number}" for number in range(MOST_OPEN + 1)]
+    senders = Senders(Scene(settings_with(tmp_path), first, *others))
+    choose = senders._producer
+
+    def choose_late(topic: str) -> object:
+        producer = choose(topic)
+        senders._producer = choose  # type: ignore[method-assign]
+        for tenant in others:
+            senders.start_send(senders.of_tenant(tenant)).result()
+        return producer
+
+    senders._producer = choose_late  # type: ignore[assignment, method-assign]
+    assert senders.start_send(senders.of_tenant(first)).result()
+    assert len(senders.opened) == MOST_OPEN + 1

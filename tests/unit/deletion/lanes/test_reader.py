@@ -20,7 +20,7 @@ from streaming.errors import ReaperError, RefusedError, StopRequestedError, Unav
 from streaming.queries.delivery.lane_reads import LATE, LaneEnd, LanesRead
 from streaming.state.notes.parked_queries import ParkedQuery
 from udfs.entry_ranges import EntrySpan
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import tenant_of
 
 SUBSCRIPTION = "ledger-reaper"
@@ -469,6 +469,36 @@ def test_the_accounts_check_what_was_processed_since_the_last_check_that_succeed
     world.work(B)
     assert world.reader.progress.with_processed(dict) == {A: (5, 0), B: (6, 1)}
     assert world.reader.progress.with_processed(dict) == {}
+
+
+def test_lanes_that_wait_are_known_to_the_accounts_with_the_position_that_was_reached(world: World) -> None:
+    for number, partition in enumerate((A, B)):
+        world.add(partition, (5 + number, 1))
+    world.work(A)
+    world.pulsar.store(A, (5, 2))
+    assert world.reader.waiting == {}
+    world.odd = {B: 0}
+    world.work(B)  # is slow from now on
+    world.reader._waiting.add(A)
+    assert world.reader.waiting == {A: (5, 0), B: BEFORE_ALL}
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_lanes_that_are_deleted_while_they_wait_are_named_in_the_log(
+    world: World, is_slow: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    for partition in (A, B):
+        world.add(partition, (5, 1))
+    if is_slow:
+        world.odd = {A: 0}
+        world.work(A)
+    else:
+        world.reader._waiting.add(A)
+    world.topics.clear()
+    for _ in range(2):
+        world.reader.list_lanes()
+    found = [each.message for each in caplog.records if "deleted with unread messages" in each.message]
+    assert found == [f"1 partition of a lane was deleted with unread messages, which are lost: {A}"]
 
 
 @pytest.mark.parametrize("later_s", [0.0, 2 * SLOW_S])
