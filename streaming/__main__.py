@@ -37,9 +37,9 @@ search_rarely()  # before the imports that load most objects
 import traceback
 from typing import NoReturn
 
-from streaming.cli.logs import start_logging
 from streaming.cli.main import app
 from streaming.errors import ReaperError
+from streaming.logs import start_logging
 from streaming.spark.submitted import is_submitted
 from streaming.terminal import flush, say_lines
 

@@ -3,10 +3,11 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from streaming.adapters.pulsar.doorbell.doorbell import Doorbell
@@ -55,18 +56,21 @@ from streaming.queries.delivery.completion import Completion
 from streaming.queries.delivery.fallback_reads import ReadRows
 from streaming.queries.delivery.lane_reads import LaneRows
 from streaming.queries.delivery.slots import ReadSlots
+from streaming.queries.delivery.source_batches import SourceBatches
 from streaming.queries.life import QueryTools
 from streaming.queries.names import Query
 from streaming.queries.running import RunningQueries
-from streaming.queries.streams import describe_jobs, stream
+from streaming.queries.streams import coalesced, describe_jobs, read_source, read_stream, stream
 from streaming.reconcile.accounting import reconcile
 from streaming.reconcile.gaps import Reconciliation
 from streaming.reconcile.markers import Markers
 from streaming.schemas import REQUESTS, RETRY, WAITING_RETRIES
 from streaming.spark.connector_clients import ConnectorClients
+from streaming.spark.installed import has_connector
 from streaming.spark.java_errors import one_line
 from streaming.spark.submitted import NO_UI
 from streaming.state import journal
+from streaming.state.notes.lost_entries import LostEntries
 from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.state.notes.worked_off import WorkedOff
 from streaming.state.receipts import Receipts, newest_positions
@@ -142,14 +146,13 @@ def build_service(
     tenants = HeldTenants(holds, metrics, log.warning)
     metrics.registry.set(table.RATE_LIMIT, settings.limits.deletes_per_second)
     slots = ReadSlots(stop, lambda: spark.sparkContext.defaultParallelism)
-    read = ReadRows(spark, settings, slots)
     missing = LossCheck(
         loader=loader,
         state_dir=settings.state_dir,
         layout=instance.rules.layout,
         ledgers_root=settings.zookeeper.ledgers_root,
     )
-    return LedgerDeletionService(
+    service = LedgerDeletionService(
         receipts=receipts,
         sweep=ChunkSweep(
             spark=spark,
@@ -199,12 +202,22 @@ def build_service(
         chunk_rows=settings.service.chunk_rows,
         most_rows={SLOW_LANES: min(SLOW_CHUNK_ROWS, settings.service.chunk_rows)},
         max_request_bytes=settings.service.max_request_bytes,
-        completed=Completion(
-            spark=spark, settings=settings, admin=instance.admin, read=read, slots=slots, patiently=outages.wait_through
-        ),
         note=WorkedOff(settings.state_dir).note,
         slots=slots,
     )
+    if has_connector():
+        service.completed = Completion(
+            spark=spark,
+            settings=settings,
+            admin=instance.admin,
+            read=ReadRows(spark, settings, slots),
+            slots=slots,
+            patiently=outages.wait_through,
+        )
+    else:
+        service.messages = coalesced
+        service.completed = SourceBatches(slots=slots, report=LostEntries(settings.state_dir).report)
+    return service
 
 
 def _source_watch(settings: Settings, instance: Instance) -> SourceWatch:
@@ -254,6 +267,12 @@ class Assembly:
 
     def queries(self) -> RunningQueries:
         """Return the queries."""
+        settings, service = self.settings, self.service
+        tools = self._connector_tools() if has_connector() else self._source_tools()
+        beat = service.outages.metrics.health.beat
+        return RunningQueries(settings, tools, self.instance.ownership, beat=beat)
+
+    def _connector_tools(self) -> QueryTools:
         spark, settings, service, admin = self.spark, self.settings, self.service, self.instance.admin
         clients, can_plan = ConnectorClients(spark), partial(reports_last_message, settings.pulsar, admin)
         fallback = Fallback(
@@ -264,26 +283,48 @@ class Assembly:
             reports_last_message=can_plan,
         )
 
-        def start(query: Query) -> StreamingQuery:
-            if query.topics[0] not in (*settings.topics.requests, settings.topics.retry, settings.topics.watch):
-                service.slots.belongs_to(query.name, tenant_of(query.topics[0]))
-            return stream(spark, settings, query, service.process, clients.new(query.name)).start()
+        def rows(query: Query) -> DataFrame:
+            return read_stream(spark, settings, query.topics, clients.new(query.name))
 
-        tools = QueryTools(
-            admin=admin,
-            start=start,
-            restart=service.restart,
+        return replace(
+            self._tools(rows),
             fallback=fallback,
-            show=self.board.show,
-            slow_down=service.slots.slow_down,
             close_client=clients.close,
             forget=fallback.forget,
             reports_last_message=can_plan,
+        )
+
+    def _source_tools(self) -> QueryTools:
+        spark, settings, batches = self.spark, self.settings, cast("SourceBatches", self.service.completed)
+
+        def rows(query: Query) -> DataFrame:
+            return read_source(spark, settings, query.topics, gives_up=batches.gives_up(query.name))
+
+        def forget(query: Query) -> None:
+            batches.forget(query.name)
+            self.service.forget(query.name)
+
+        tools = self._tools(rows)
+        return replace(tools, forget=forget, rules=replace(tools.rules, has_fallback=False))
+
+    def _tools(self, rows: Callable[[Query], DataFrame]) -> QueryTools:
+        """Return what queries need with any source. rows: returns the unstarted stream of a query."""
+        settings, service = self.settings, self.service
+
+        def start(query: Query) -> StreamingQuery:
+            if query.topics[0] not in (*settings.topics.requests, settings.topics.retry, settings.topics.watch):
+                service.slots.belongs_to(query.name, tenant_of(query.topics[0]))
+            return stream(rows(query), settings, query, service.process).start()
+
+        return QueryTools(
+            admin=self.instance.admin,
+            start=start,
+            restart=service.restart,
+            show=self.board.show,
+            slow_down=service.slots.slow_down,
             rules=Rules(patience_s=PATIENCE_SECONDS, most_failures=self.most_failures),
             subscription=settings.topics.subscription,
         )
-        beat = self.service.outages.metrics.health.beat
-        return RunningQueries(settings, tools, self.instance.ownership, beat=beat)
 
     def lanes(self) -> LaneReader | None:
         """Return what reads the lanes; None if there are none."""

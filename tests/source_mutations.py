@@ -4,6 +4,10 @@ STREAM, READ = "streaming/adapters/pulsar/source/stream.py", "streaming/adapters
 SHARING = "streaming/adapters/pulsar/source/sharing.py"
 COUNTING = "streaming/adapters/pulsar/source/counting.py"
 PLANNING = "udfs/pulsar_source/planning.py"
+REQUEST_READS = "streaming/queries/delivery/request_reads.py"
+REQUEST_SOURCE = "streaming/queries/delivery/request_source.py"
+BATCHES, LOST_ENTRIES = "streaming/queries/delivery/source_batches.py", "streaming/state/notes/lost_entries.py"
+MEMORY = "streaming/reconcile/memory.py"
 _STREAM_TESTS = ("tests/unit/adapters/pulsar/source/test_stream.py",)
 # the tests that must notice, by the changed file
 TESTS = {
@@ -12,6 +16,11 @@ TESTS = {
     COUNTING: _STREAM_TESTS,
     READ: ("tests/unit/adapters/pulsar/source/test_batch_read.py",),
     PLANNING: ("tests/unit/udfs/pulsar_source/test_planning.py",),
+    REQUEST_READS: ("tests/unit/queries/delivery/test_request_reads.py",),
+    REQUEST_SOURCE: ("tests/unit/queries/delivery/test_request_source.py",),
+    BATCHES: ("tests/spark/test_source_batches.py",),
+    LOST_ENTRIES: ("tests/unit/state/notes/test_lost_entries.py",),
+    MEMORY: ("tests/unit/reconcile",),
 }
 SOURCE = (
     (
@@ -20,8 +29,8 @@ SOURCE = (
         "if span.ledger in ledgers or span.ledger > max(ledgers, default=-1):",
         "if False:",
     ),
-    ("entries deleted after a batch was planned are reported", READ, "        yield row_of_trimmed(span)\n", ""),
-    ("a batch reports the gap before it", READ, "        yield row_of_gap(batch.gap)\n", "        pass\n"),
+    ("entries deleted after a batch was planned are reported", READ, "    lost += map(row_of_trimmed, trimmed)\n", ""),
+    ("a batch reports the gap before it", READ, "[] if batch.gap is None else [row_of_gap(batch.gap)]", "[]"),
     ("a gap is excluded only by the broker's newest entry", PLANNING, "stats.last_confirmed is None or ", ""),
     ("entries that were seen make a gap certain", PLANNING, "is_certain=start.seen > start.at", "is_certain=False"),
     ("only the end of a closed ledger moves on", PLANNING, "at[1] >= entries - 1", "at[1] >= entries - 2"),
@@ -69,5 +78,44 @@ SOURCE = (
         SHARING,
         "        self._wait_until(deadline_s)  # for what was counted while the last batch ran\n",
         "",
+    ),
+    (
+        "a transaction that never ends stops no topic",
+        REQUEST_READS,
+        '"isolation": "read_uncommitted"',
+        '"isolation": "read_committed"',
+    ),
+    (
+        "a batch's end names what Pulsar deleted",
+        REQUEST_READS,
+        "oldest_ledger=oldest, lost=lost)",
+        "oldest_ledger=oldest)",
+    ),
+    (
+        "entries are given up only if that is allowed",
+        REQUEST_READS,
+        "options.controls, gives_up)",
+        "options.controls, True)",
+    ),
+    (
+        "only the batch that was withheld for long gives entries up",
+        REQUEST_SOURCE,
+        "self._requests.gives_up and self._first == (start, end)",
+        "self._requests.gives_up",
+    ),
+    (
+        "what Pulsar deleted is reported before the batch ends",
+        BATCHES,
+        "            self.report(lost)\n",
+        "            pass\n",
+    ),
+    ("rows are computed in slots only", BATCHES, "self.slots.of(query, delivered.rdd.getNumPartitions()), ", ""),
+    ("a row about a read is no message", BATCHES, "delivered.where(F.col(c.POSITION_BATCH).isNotNull())", "delivered"),
+    ("a certain loss is noted", LOST_ENTRIES, "                if loss.is_certain:\n", "                if False:\n"),
+    (
+        "what the source found deleted is an alarm",
+        MEMORY,
+        "known = LostEntries(self._state_dir).recall()",
+        "known: Unread = {}",
     ),
 )

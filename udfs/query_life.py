@@ -62,6 +62,7 @@ class Rules:
 
     patience_s: float  # how long a held subscription is waited for
     most_failures: int | None = None  # a query with more failures in a row is given up; None: never
+    has_fallback: bool = True  # False: our own source reads every message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,10 +194,10 @@ def _recovers(life: QueryLife, _event: BatchCommitted, _rules: Rules) -> Step:
 
 def _ends(life: QueryLife, event: Ended, rules: Rules) -> Step:
     if not event.is_held:
-        return _parked(life, event.now_s), Action.PARK
+        return _parked(life, event.now_s, rules), Action.PARK
     since_s = event.now_s if life.held_since_s is None else life.held_since_s
     if event.now_s - since_s > rules.patience_s:
-        return _parked(life, event.now_s), Action.PARK_AS_HELD
+        return _parked(life, event.now_s, rules), Action.PARK_AS_HELD
     due_s = event.now_s + RESTART_S
     held = replace(life, phase=Phase.HELD, held_since_s=since_s, due_s=due_s, planning_since_s=None)
     return held, Action.WAIT_FOR_HOLDER
@@ -204,22 +205,21 @@ def _ends(life: QueryLife, event: Ended, rules: Rules) -> Step:
 
 def _waits_for_holder(life: QueryLife, event: Checked, rules: Rules) -> Step:
     if life.held_since_s is not None and event.now_s - life.held_since_s > rules.patience_s:
-        return _parked(life, event.now_s), Action.PARK_AS_HELD
+        return _parked(life, event.now_s, rules), Action.PARK_AS_HELD
     if event.now_s < life.due_s:
         return life, Action.NOTHING
     return replace(life, phase=Phase.RUNS), Action.START
 
 
-def _is_parked(life: QueryLife, event: Ended | StartFailed, _rules: Rules) -> Step:
-    return _parked(life, event.now_s), Action.PARK
+def _is_parked(life: QueryLife, event: Ended | StartFailed, rules: Rules) -> Step:
+    return _parked(life, event.now_s, rules), Action.PARK
 
 
-def _parked(life: QueryLife, now_s: float) -> QueryLife:
+def _parked(life: QueryLife, now_s: float, rules: Rules) -> QueryLife:
     failures = life.failures + 1
-    pause_s = SOON.pause_s(failures) if life.is_read else 0.0
-    return QueryLife(
-        phase=Phase.FALLBACK_DUE, is_parked=True, failures=failures, is_read=life.is_read, due_s=now_s + pause_s
-    )
+    pause_s = SOON.pause_s(failures) if life.is_read or not rules.has_fallback else 0.0
+    phase = Phase.FALLBACK_DUE if rules.has_fallback else Phase.START_DUE
+    return QueryLife(phase=phase, is_parked=True, failures=failures, is_read=life.is_read, due_s=now_s + pause_s)
 
 
 def _may_run_fallback(life: QueryLife, event: Checked, rules: Rules) -> Step:

@@ -139,6 +139,21 @@ def fallback_row(source: str, position: Position, message: UndeliveredMessage, m
     return row | {c.PAYLOAD: kept, c.DUE_MS: 0, c.NO_REQUEST: _encodable(refusal)}
 
 
+def numbered_rows(
+    source: str, position: Position, messages: Iterable[UndeliveredMessage], most_bytes: int, after: int
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield fallback_row of an entry's messages, with its number, and about how many bytes of memory it takes.
+
+    after: the number of the last row before (-1: there is none). A large message takes several numbers, as in annotate.
+    """
+    for message in messages:
+        row = fallback_row(source, position, message, most_bytes)
+        size = size_of(row[c.MESSAGE_KEY], row[c.PAYLOAD], row[c.MESSAGE_PROPERTIES])
+        after += 1 + size // ROW_BYTES
+        row[c.ROW] = after
+        yield row, size
+
+
 def _bounded(
     content: tuple[bytes | None, bytes, dict[str, str]], most_bytes: int
 ) -> tuple[bytes | None, bytes, dict[str, str]]:

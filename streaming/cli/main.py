@@ -13,7 +13,7 @@ import typer
 from typer.core import MarkupMode, TyperCommand, TyperGroup
 from typer.main import get_command
 
-from streaming.cli.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel, choose_log
+from streaming.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel, choose_log
 from streaming.terminal import say
 
 # name of the command: its module in streaming.cli, and its function (of a group: the callback of the module's `app`)

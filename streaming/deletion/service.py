@@ -48,6 +48,14 @@ class Complete(Protocol):
         ...
 
 
+class AsMessages(Protocol):
+    """Converts the rows of a source to schemas.MESSAGE: queries.streams.messages, or for our own source coalesced."""
+
+    def __call__(self, source: DataFrame, most_bytes: int, most_tasks: int, /) -> DataFrame:
+        """Return the messages. most_bytes, most_tasks: as queries.streams.messages."""
+        ...
+
+
 class NoteFallbackReads(Protocol):
     """Records the entries of a batch that the fallback read: state.notes.worked_off.WorkedOff.note."""
 
@@ -77,6 +85,7 @@ class LedgerDeletionService:
     chunk_rows: int
     most_rows: Mapping[str, int] = field(default_factory=dict)  # of a chunk, for queries with smaller chunks
     max_request_bytes: int
+    messages: AsMessages = messages
     completed: Complete = _as_delivered
     note: NoteFallbackReads = lambda _spans: None
     slots: ReadSlots = field(default_factory=lambda: ReadSlots(threading.Event(), lambda: 2))
@@ -86,7 +95,7 @@ class LedgerDeletionService:
         """Process a batch of a query. Raises StopRequestedError to keep Spark from committing it."""
         self.gate.check_stop()
         self.describe(query, batch_id, "reading messages")
-        delivered = messages(source, self.max_request_bytes, self.slots.most_tasks(query)).persist()
+        delivered = self.messages(source, self.max_request_bytes, self.slots.most_tasks(query)).persist()
         rows = delivered
         try:
             # first, so that all messages of the batch are processed before

@@ -62,7 +62,7 @@ class QueryTools:
     admin: TopicAdmin
     start: Callable[[Query], StreamingQuery]
     restart: Callable[[str], None]  # called before a query is started again
-    fallback: Fallback
+    fallback: Fallback = lambda _query: FallbackResult(has_news=False)  # not called without rules.has_fallback
     show: Callable[[str, ParkedQuery | None], None] = lambda _name, _parked: None  # None: it is no longer parked
     slow_down: Callable[[str], None] = lambda _name: None  # called for each query that has failed
     close_client: Callable[[str], None] = lambda _name: None  # closes the connector's client of an ended query
@@ -256,9 +256,10 @@ class ManagedQuery:
         if self.why is None:
             self._parked_since_ms = self._tools.now_ms()
         self.why = why
-        # a warning: it mostly recovers at once, through the fallback; an error is logged if that fails too
+        # a warning: it mostly recovers at once, through the fallback or its next start; an error is logged if not
         message = f"is parked, and the other topics continue. Its query failed: {self._reason()}"
-        self._log(self.query.topics[0], message, level=logging.WARNING)
+        fails_again = self.life.failures > 1 and not self._tools.rules.has_fallback
+        self._log(self.query.topics[0], message, level=logging.ERROR if fails_again else logging.WARNING)
         self._tools.slow_down(self.query.name)
         self._tools.close_client(self.query.name)
         self._show()

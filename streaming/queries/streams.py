@@ -1,7 +1,8 @@
-"""The DataFrames of a query, from the connector to the tasks of a sweep; nothing here starts a Spark job.
+"""The DataFrames of a query, from Pulsar to the tasks of a sweep; nothing here starts a Spark job.
 
 1. stream() builds a query, unstarted: each request topic and RETRY have one, with a checkpoint of its own.
 2. read_stream() reads Pulsar through the pulsar-spark connector. A comment beside each option names what it prevents.
+   read_source() reads Pulsar through our own source, where Spark has no connector (spark/installed.py).
 3. The service converts each batch to messages, divides them into chunks, and groups each chunk by owner.
 """
 
@@ -44,13 +45,10 @@ class ProcessBatch(Protocol):
         ...
 
 
-def stream(
-    spark: SparkSession, settings: Settings, query: Query, process: ProcessBatch, client: Mapping[str, str]
-) -> DataStreamWriter:
-    """Return the query, unstarted. client: what read_stream takes."""
+def stream(rows: DataFrame, settings: Settings, query: Query, process: ProcessBatch) -> DataStreamWriter:
+    """Return the query, unstarted. rows: what read_stream or read_source returns."""
     # a query for each topic, so that a batch of a million requests of one topic does not delay ten requests of another:
     # the chunks of the queries alternate
-    rows = read_stream(spark, settings, query.topics, client)
     return (
         rows.writeStream.queryName(f"ledger_deletion_{query.name}")
         .option("checkpointLocation", checkpoint_of(settings, query.name))
@@ -105,6 +103,26 @@ def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str], 
         verifies = pulsar.tls_check_hostname and is_tls(url)
         options[f"pulsar.{side}.tlsHostnameVerificationEnable"] = str(verifies).lower()
     return spark.readStream.format("pulsar").options(**options).load()
+
+
+def read_source(spark: SparkSession, settings: Settings, topics: Sequence[str], *, gives_up: bool) -> DataFrame:
+    """Return an unstarted stream of all topics through our own source (PySpark 4), with rows of schemas.MESSAGE.
+
+    gives_up: as request_reads.RequestOptions.
+    """
+    from streaming.queries.delivery.request_reads import options_for
+    from streaming.queries.delivery.request_source import NAME, RequestSource
+
+    require_safe_secret(settings.pulsar)
+    # Spark 4 turns it on for streams. It would compute persisted rows while it plans, outside of the query's slots.
+    spark.conf.set("spark.sql.adaptive.streaming.stateless.enabled", "false")
+    spark.dataSource.register(RequestSource)  # type: ignore[attr-defined]  # PySpark 3.5 has no such attribute
+    return spark.readStream.format(NAME).options(**options_for(settings, topics, gives_up=gives_up)).load()
+
+
+def coalesced(source: DataFrame, _most_bytes: int, most_tasks: int) -> DataFrame:
+    """Do for rows of our own source what messages() does; the source has bounded them."""
+    return source.coalesce(most_tasks)
 
 
 def messages(source: DataFrame, most_bytes: int, most_tasks: int) -> DataFrame:

@@ -1,12 +1,14 @@
 """Remembers ledgers with unread messages for the next check, and the lost ledgers that an operator has accepted.
 
 The service writes `accounts.json` and `accounts-lanes.json`, and `ledger-reaper accept --gaps` writes
-`accounts-accepted.json`.
+`accounts-accepted.json`. With our own Spark source, the service also notes what that has not found
+(state/notes/lost_entries.py).
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from streaming.state.notes.lost_entries import LostEntries
 from streaming.state.notes.note import Note
 from udfs.formats.internal_stats import Position
 
@@ -43,7 +45,7 @@ class UnreadMemory:
     def recall(self) -> Unread:
         """Return what was unread at the last check, without the ledgers that an operator has accepted since."""
         accepted = _ACCEPTED.read(self._state_dir) or {}
-        unread = _UNREAD.read(self._state_dir) or {}
+        unread = self._known()
         return {
             partition: {
                 ledger: entries for ledger, entries in ledgers.items() if ledger not in accepted.get(partition, ())
@@ -65,7 +67,7 @@ class UnreadMemory:
 
     def accept(self, lost: Mapping[str, Sequence[int]]) -> None:
         """Stop raising the alarm for these ledgers (partition -> ledgers)."""
-        unread = _UNREAD.read(self._state_dir) or {}
+        unread = self._known()
         accepted = {
             # earlier acceptances stay as long as the service may remember their ledgers: only the service writes its
             # own note, so the ledgers can't be removed from it here
@@ -75,3 +77,12 @@ class UnreadMemory:
         for partition, ledgers in lost.items():
             accepted.setdefault(partition, set()).update(ledgers)
         _ACCEPTED.write(self._state_dir, {partition: ledgers for partition, ledgers in accepted.items() if ledgers})
+
+    def _known(self) -> Unread:
+        """Return what was unread at the last check, with what was lost before any check saw it."""
+        known = LostEntries(self._state_dir).recall()
+        for partition, ledgers in (_UNREAD.read(self._state_dir) or {}).items():
+            of_partition = known.setdefault(partition, {})
+            for ledger, entries in ledgers.items():
+                of_partition[ledger] = max(entries, of_partition.get(ledger, 0))
+        return known

@@ -98,6 +98,7 @@ COVERED = {
     "streaming.phase_one.watcher.watch_metrics": "tests/unit/phase_one/watcher/test_watcher.py",
     "streaming.queries.delivery.fallback_reads": "tests/spark/test_completion.py",
     "streaming.queries.delivery.completion": "tests/spark/test_completion.py",
+    "streaming.queries.delivery.source_batches": "tests/spark/test_source_batches.py",
     "streaming.queries.names": "tests/unit/queries/test_running.py",
     "streaming.sandbox.parts.part_clients": "tests/integration/test_cluster.py",
     "streaming.sandbox.cluster": "tests/integration/test_cluster.py",

@@ -16,6 +16,7 @@ from streaming.clients import admin_for
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
+from streaming.spark.installed import has_connector
 from tests.integration.conftest import (
     Deploy,
     Deployment,
@@ -92,7 +93,8 @@ def test_each_odd_message_ends_in_one_receipt_and_valid_requests_are_processed(
     assert service.outcomes() == expected, output[-4000:]
     reckoning = reckon(service.settings)
     assert (reckoning.open, reckoning.wrong) == (0, [])
-    assert "is parked, and the other topics continue" in output
+    # the connector fails on some of these messages
+    assert ("is parked, and the other topics continue" in output) is has_connector()
     check = service.call("check")
     assert "PROBLEM" not in check
 

@@ -14,6 +14,7 @@ from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin
 from streaming.adapters.pulsar.readers.control_entries import ControlEntries
 from streaming.adapters.pulsar.readers.entries import fallback_entries
 from streaming.clients import admin_for
+from streaming.config.sections import TopicSettings
 from streaming.config.settings import Settings
 from streaming.queries.delivery.side_by_side import side_by_side
 from streaming.queries.delivery.slots import ReadSlots
@@ -43,15 +44,7 @@ class ReadEntries:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield record batches of a bounded size. Raises UnavailableError, RefusedError."""
-        rows: list[dict[str, object]] = []
-        size = 0
-        for row, row_bytes in self._rows(batches):
-            rows.append(row)
-            size += row_bytes
-            if len(rows) >= _MOST_ROWS or size >= _MOST_BYTES:
-                yield pa.RecordBatch.from_pylist(rows, schema=schemas.MESSAGE)
-                rows, size = [], 0
-        yield pa.RecordBatch.from_pylist(rows, schema=schemas.MESSAGE)
+        yield from record_batches(self._rows(batches))
 
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[dict[str, Any], int]]:
         with admin_for(self.settings) as admin:
@@ -63,15 +56,32 @@ class ReadEntries:
             yield from side_by_side([self._of(admin, read) for read in reads])
 
     def _of(self, admin: PulsarAdmin, read: PartitionRead) -> Iterator[tuple[dict[str, Any], int]]:
-        most_bytes, topics = self.settings.service.max_request_bytes, self.settings.topics
-        ours = (topics.dead_letter, topics.retry, *topics.requests)
-        others = [f"{topic}-partition-{number}" for topic in ours for number in range(_CONTROL_PARTITIONS)]
+        most_bytes, others = self.settings.service.max_request_bytes, control_partitions(self.settings.topics)
         source, *columns = read
         spans = [EntrySpan(*span) for span in zip(*columns, strict=True)]
         controls = ControlEntries(admin, source, others, self.gives_up)
         for position, message in fallback_entries(self.settings.pulsar, admin, source, spans, controls):
             row = fallback_row(source, position, message, most_bytes)
             yield row, size_of(row[c.MESSAGE_KEY], row[c.PAYLOAD], row[c.MESSAGE_PROPERTIES])
+
+
+def control_partitions(topics: TopicSettings) -> list[str]:
+    """Return partitions of our topics, whose entries show whether the broker returns any entry."""
+    ours = (topics.dead_letter, topics.retry, *topics.requests)
+    return [f"{topic}-partition-{number}" for topic in ours for number in range(_CONTROL_PARTITIONS)]
+
+
+def record_batches(rows: Iterable[tuple[dict[str, Any], int]]) -> Iterator[pa.RecordBatch]:
+    """Yield rows (schemas.MESSAGE) in record batches of a bounded size. rows: each with its size in bytes."""
+    waiting: list[dict[str, Any]] = []
+    size = 0
+    for row, row_bytes in rows:
+        waiting.append(row)
+        size += row_bytes
+        if len(waiting) >= _MOST_ROWS or size >= _MOST_BYTES:
+            yield pa.RecordBatch.from_pylist(waiting, schema=schemas.MESSAGE)
+            waiting, size = [], 0
+    yield pa.RecordBatch.from_pylist(waiting, schema=schemas.MESSAGE)
 
 
 class ReadRows:

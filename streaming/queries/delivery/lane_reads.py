@@ -22,15 +22,15 @@ from streaming.config.sections import PulsarSettings
 from streaming.config.settings import Settings
 from streaming.errors import ReaperError
 from streaming.queries.delivery.completion import Extent
+from streaming.queries.delivery.read_end import ReadEnd, end_in, end_row
 from streaming.queries.delivery.side_by_side import side_by_side
 from streaming.queries.delivery.slots import ReadSlots
 from streaming.spark.job_limit import limited
 from udfs import columns as c
 from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import Position
-from udfs.spark import fallback_row, size_of
+from udfs.spark import numbered_rows
 from udfs.undelivered import found_in_bytes
-from udfs.units import ROW_BYTES
 
 LANES_PER_TASK = 16
 MOST_OF_ENTRY = 1_000  # messages; Pulsar's clients put no more into a batch by default
@@ -44,22 +44,10 @@ Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class LaneEnd:
-    """How far a lane was read."""
-
-    upto: Position | None  # the last entry that was read whole; None: none was
-    fault: str = ""  # why the entry after it was not read; "": all that was planned, or that fits into a pass, is read
-    last_row: int = -1  # the greatest row number (columns.ROW); -1: there is no message
-    empty: tuple[EntrySpan, ...] = ()  # entries that were read and contain no message
-
-
-@dataclass(frozen=True, slots=True)
 class ReadLanes:
     """Reads the lanes of a task in an executor.
 
-    Yields a row (schemas.MESSAGE) for each message, and for each lane a row without POSITION_BATCH that contains its
-    LaneEnd: the position, the last row number, the fault as NO_REQUEST, and the entries without a message as
-    MESSAGE_PROPERTIES.
+    Yields a row (schemas.MESSAGE) for each message, and for each lane the row of its ReadEnd.
     """
 
     settings: Settings
@@ -71,7 +59,7 @@ class ReadLanes:
         planned = [
             lane for batch in batches for lane in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         ]
-        ends: dict[str, LaneEnd] = {source: LaneEnd(None, LATE) for source, *_ in planned}
+        ends: dict[str, ReadEnd] = {source: ReadEnd(None, LATE) for source, *_ in planned}
         until_s = time.monotonic() + self.seconds
         for source, position, rows, fault in side_by_side([self._lane(*lane) for lane in planned], until_s=until_s):
             end = ends[source]
@@ -80,11 +68,9 @@ class ReadLanes:
                 continue
             empty = end.empty if rows else (*end.empty, EntrySpan(position[0], position[1], position[1]))
             last_row = rows[-1][c.ROW] if rows else end.last_row
-            ends[source] = LaneEnd(position, end.fault, last_row, empty)
+            ends[source] = ReadEnd(position, end.fault, last_row, empty)
             yield pa.RecordBatch.from_pylist(rows, schema=schemas.MESSAGE)
-        yield pa.RecordBatch.from_pylist(
-            [_end_row(source, end) for source, end in ends.items()], schema=schemas.MESSAGE
-        )
+        yield pa.RecordBatch.from_pylist([end_row(source, end) for source, end in ends.items()], schema=schemas.MESSAGE)
 
     def _lane(
         self, source: str, ledgers: list[int], firsts: list[int], lasts: list[int], most: int
@@ -92,7 +78,7 @@ class ReadLanes:
         """Yield the rows of each entry; at the end the fault, which is "" if all that was planned was read."""
         spans = [EntrySpan(*span) for span in zip(ledgers, firsts, lasts, strict=True)]
         most_bytes = self.settings.service.max_request_bytes
-        size, left, number = 0, most, 0
+        size, left, last_row = 0, most, -1
         try:
             for entry in self.read(self.settings.pulsar, source, spans):
                 if entry.data is None:
@@ -102,13 +88,9 @@ class ReadLanes:
                 if len(messages) > MOST_OF_ENTRY:
                     yield source, entry.position, [], f"entry {entry.position} has more than {MOST_OF_ENTRY} messages"
                     return
-                rows = [fallback_row(source, entry.position, message, most_bytes) for message in messages]
-                added = 0
-                for row in rows:
-                    row_bytes = size_of(row[c.MESSAGE_KEY], row[c.PAYLOAD], row[c.MESSAGE_PROPERTIES])
-                    added += row_bytes
-                    number += 1 + row_bytes // ROW_BYTES  # as schemas.ROWS
-                    row[c.ROW] = number - 1
+                numbered = [*numbered_rows(source, entry.position, messages, most_bytes, last_row)]
+                rows, added = [row for row, _bytes in numbered], sum(row_bytes for _row, row_bytes in numbered)
+                last_row = rows[-1][c.ROW] if rows else last_row
                 if added > _MOST_BYTES:
                     yield source, entry.position, [], f"entry {entry.position} has {added} bytes"
                     return
@@ -126,7 +108,7 @@ class LanesRead:
     """What a pass has read."""
 
     rows: DataFrame  # schemas.MESSAGE
-    ends: Mapping[str, LaneEnd]  # by partition
+    ends: Mapping[str, ReadEnd]  # by partition
     unpersist: Callable[[], object]  # drops the rows
     oldest_ledger: int  # no message is in an older ledger
 
@@ -164,34 +146,9 @@ class LaneRows:
             # minute. It takes SECONDS at most, so deletes wait no longer for it.
             with limited(self._spark, lambda: _JOB_SECONDS, "reading lanes"):
                 # computes all rows, and Spark keeps them
-                ends = {row[c.SOURCE]: _end(row) for row in read.where(F.col(c.POSITION_BATCH).isNull()).collect()}
+                ends = {row[c.SOURCE]: end_in(row) for row in read.where(F.col(c.POSITION_BATCH).isNull()).collect()}
         except BaseException:
             read.unpersist()
             raise
         oldest = min(span.ledger for each in spans.values() for span in each)
         return LanesRead(read.where(F.col(c.POSITION_BATCH).isNotNull()), ends, read.unpersist, oldest)
-
-
-_NO_ENTRY = -1
-_EMPTY = "empty"
-
-
-def _end_row(source: str, end: LaneEnd) -> dict[str, Any]:
-    ledger, entry = end.upto or (_NO_ENTRY, _NO_ENTRY)
-    empty = " ".join(f"{span.ledger}:{span.first}" for span in end.empty)
-    return dict.fromkeys(schemas.MESSAGE.names) | {
-        c.SOURCE: source,
-        c.POSITION_LEDGER: ledger,
-        c.POSITION_ENTRY: entry,
-        c.ROW: end.last_row,
-        c.NO_REQUEST: end.fault,
-        c.MESSAGE_PROPERTIES: [(_EMPTY, empty)],
-    }
-
-
-def _end(row: Any) -> LaneEnd:
-    position = row[c.POSITION_LEDGER], row[c.POSITION_ENTRY]
-    parts = (each.split(":") for each in row[c.MESSAGE_PROPERTIES][_EMPTY].split())
-    empty = tuple(EntrySpan(int(ledger), int(entry), int(entry)) for ledger, entry in parts)
-    upto = None if position[1] == _NO_ENTRY else position
-    return LaneEnd(upto, row[c.NO_REQUEST], row[c.ROW], empty)

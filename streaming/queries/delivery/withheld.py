@@ -1,6 +1,7 @@
 """Repeats a read of entries that brokers do not return, and gives the entries up when that has lasted too long."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -22,9 +23,20 @@ class Withheld:
 
     def read(self, attempt: Callable[[bool], DataFrame], now_s: float) -> DataFrame:
         """Return what `attempt` returns; its argument is whether to give entries up. Raises what it raises."""
+        gives_up = self.is_too_long(now_s)
+        with self.noted(now_s):
+            return attempt(gives_up)
+
+    def is_too_long(self, now_s: float) -> bool:
+        """Whether the next try is to give entries up."""
+        return self.since_s is not None and now_s - self.since_s >= GIVES_UP_S
+
+    @contextmanager
+    def noted(self, now_s: float) -> Iterator[None]:
+        """Note how a try ends, which is the block."""
         since_s, self.since_s = self.since_s, None
         try:
-            return attempt(since_s is not None and now_s - since_s >= GIVES_UP_S)
+            yield
         except Exception as error:
             if any(reason in str(error) for reason in (NOTHING_SHOWN, WITHHELD)):
                 self.since_s = now_s if since_s is None else since_s

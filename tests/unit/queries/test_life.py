@@ -1,6 +1,7 @@
 """The life of a query: when its fallback runs, when it is started, after which pauses, and when it is given up."""
 
 import itertools
+import logging
 import threading
 from dataclasses import replace
 from typing import Any, cast
@@ -35,7 +36,9 @@ class PaperStream:
 class World:
     """A query on a clock of its own. answers: the results of its fallbacks, in turn; the last one repeats."""
 
-    def __init__(self, *answers: FallbackResult | Exception, most_failures: int | None = None) -> None:
+    def __init__(
+        self, *answers: FallbackResult | Exception, most_failures: int | None = None, has_fallback: bool = True
+    ) -> None:
         self.now_s = 0.0
         self.answers = list(answers)
         self.fallbacks: list[float] = []
@@ -48,7 +51,7 @@ class World:
             restart=lambda _name: None,
             fallback=self._fallback,
             show=lambda _name, parked: self.shown.append(parked),
-            rules=Rules(patience_s=90, most_failures=most_failures),
+            rules=Rules(patience_s=90, most_failures=most_failures, has_fallback=has_fallback),
             monotonic=lambda: self.now_s,
             now_ms=lambda: 7,
         )
@@ -244,3 +247,17 @@ def test_a_stop_waits_for_a_fallback_only_as_long_as_it_may_and_the_query_as_lon
     assert world.managed.life.phase is Phase.FALLBACK_RUNS, "the query must not start beside its fallback"
     ended.set()
     assert world.managed.join(10)
+
+
+def test_a_query_without_a_fallback_is_an_error_only_if_it_fails_again(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(has_fallback=False)
+    with caplog.at_level(logging.INFO, "ledger-reaper"):
+        world.fail()
+        world.until_started()
+        world.fail(RuntimeError("another bug"))
+        world.until_started()
+        world.stream.lastProgress = {}
+        world.step()
+    assert world.fallbacks == []
+    assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.ERROR, logging.INFO]
+    assert [parked and (parked.failures, parked.is_read) for parked in world.shown] == [(1, False), (2, False), None]

@@ -22,6 +22,7 @@ from streaming.reconcile.accounting import (
 from streaming.reconcile.gaps import PartitionGaps, Reconciliation
 from streaming.reconcile.markers import Markers
 from streaming.schemas import REQUESTS
+from streaming.state.notes.lost_entries import Loss, LostEntries
 from tests.unit.reconcile.rows import SOURCE, write_rows
 from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import Position
@@ -102,6 +103,21 @@ def test_a_ledger_that_vanished_unread_is_an_alarm_until_it_is_accepted(settings
     assert [one.trimmed for one in _looked_at(settings, topics).partitions] == [(6,)]
     assert accept_gaps(settings, Pulsar(topics, topics), 0) == [f"{partition}: ledgers 6"]
     assert _looked_at(settings, topics).gaps == []
+
+
+def test_what_the_source_found_deleted_is_an_alarm_until_it_is_accepted(settings: Settings) -> None:
+    topic = settings.topics.requests[0]
+    partition = f"{topic}-partition-0"
+    write_rows(Path(settings.state.dir), "receipts", [(4, 0, -1), (5, 0, -1)], source=partition)
+    # no check has seen ledger 5; of ledger 4 everything has a receipt
+    LostEntries(settings.state.dir).report({partition: [Loss((5, 1), True, ""), Loss((4, 0), True, "")]})
+    topics = _stored({topic: [(6, 2)]})
+    for _ in range(2):
+        assert [one.trimmed for one in _looked_at(settings, topics).partitions] == [(5,)]
+    assert accept_gaps(settings, Pulsar(topics, topics), 0) == [f"{partition}: ledgers 5"]
+    for _ in range(2):
+        assert _looked_at(settings, topics).gaps == []
+        accept_gaps(settings, Pulsar(topics, topics), 0)
 
 
 def test_topics_that_were_deleted_unread_are_one_alarm_a_tenant_and_bounded(settings: Settings) -> None:

@@ -1,6 +1,7 @@
 """The table of a query's life: the next phase and the action for each event, at both sides of each boundary."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from udfs.query_life import (
     FALLBACK_S,
     PLANS_S,
     RESTART_S,
+    SOON,
     Action,
     BatchCommitted,
     CannotPlan,
@@ -230,3 +232,14 @@ def test_a_query_never_runs_beside_its_fallback_and_rests_only_while_it_is_parke
         assert not life.rests or life.is_parked
         assert life.failures == 0 or life.is_parked
         assert life.due_s - now_s <= 600
+
+
+@pytest.mark.parametrize("failures", [0, 1, 9])
+def test_without_a_fallback_a_parked_query_starts_again_after_a_pause(failures: int) -> None:
+    rules = Rules(patience_s=90, has_fallback=False)
+    parked, action = apply(replace(PROVES, failures=failures), Ended(NOW_S), rules)
+    pause_s = SOON.pause_s(failures + 1)
+    assert action is Action.PARK
+    assert parked == QueryLife(phase=Phase.START_DUE, is_parked=True, failures=failures + 1, due_s=NOW_S + pause_s)
+    assert apply(parked, Checked(NOW_S + pause_s - 0.1), rules) == (parked, Action.NOTHING) or pause_s == 0
+    assert apply(parked, Checked(NOW_S + pause_s), rules)[1] is Action.START

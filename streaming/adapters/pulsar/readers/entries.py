@@ -33,7 +33,7 @@ def fallback_entries(
     up.
     """
     for entry, answer in read_entries(settings, admin, partition, spans, controls):
-        for message in _messages(entry, answer):
+        for message in messages_of(entry, answer):
             yield entry.position, message
 
 
@@ -79,7 +79,8 @@ def _with_answers(
     yield from answered(0)
 
 
-def _messages(entry: SpanEntry, answer: AdminAnswer | None) -> Iterator[UndeliveredMessage]:
+def messages_of(entry: SpanEntry, answer: AdminAnswer | None) -> Iterator[UndeliveredMessage]:
+    """Yield the messages of an entry that read_entries yields."""
     if isinstance(answer, NotShown):
         yield not_shown(answer)
     elif answer is not None:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.http import Body
 from streaming.adapters.pulsar.readers.control_entries import ControlEntries, EntryAdmin
-from streaming.adapters.pulsar.readers.entries import read_entries
+from streaming.adapters.pulsar.readers.entries import AdminAnswer, read_entries
+from streaming.adapters.pulsar.readers.span_reader import SpanEntry
 from streaming.adapters.pulsar.source.options import OnGap, SourceOptions
 from streaming.adapters.pulsar.source.schema import record_batches
 from streaming.adapters.pulsar.source.stream import PartitionBatch
@@ -39,28 +39,36 @@ def read_batch(options: SourceOptions, batch: PartitionBatch) -> Iterator[pa.Rec
 
 def batch_rows(options: SourceOptions, admin: EntryAdmin, batch: PartitionBatch) -> Iterator[SourceRow]:
     """Yield the rows of a batch in order of their positions; a few entries are in memory at a time."""
-    if batch.gap is not None:
-        yield row_of_gap(batch.gap)
-    if not batch.spans:
-        return
-    stored, trimmed = _divided(batch, admin.internal_stats(batch.partition))
-    for span in trimmed:
-        if options.on_gap is OnGap.FAIL:
-            raise SafetyError(
-                f"{batch.partition}: {row_of_trimmed(span).detail}; to continue without them, set onDataLoss to "
-                f'"{OnGap.ROW}"'
-            )
-        yield row_of_trimmed(span)
     others = [topic for topic in options.topics if topic != base_topic(batch.partition)][:_OTHER_TOPICS]
     firsts = [name for topic in others for name in (f"{topic}-partition-0", topic)]
-    controls = ControlEntries(admin, batch.partition, firsts)
-    for entry, answer in read_entries(options.pulsar, admin, batch.partition, stored, controls):
+    lost, entries = batch_entries(options, admin, batch, ControlEntries(admin, batch.partition, firsts))
+    yield from lost
+    for entry, answer in entries:
         for row in _rows(entry.position, entry.data, answer):
             if options.reads_uncommitted or not is_taken_back(row):
                 yield row
 
 
-def _rows(position: tuple[int, int], data: bytes | None, answer: Body | NotShown | None) -> Iterator[SourceRow]:
+def batch_entries(
+    options: SourceOptions, admin: EntryAdmin, batch: PartitionBatch, controls: ControlEntries
+) -> tuple[list[SourceRow], Iterator[tuple[SpanEntry, AdminAnswer | None]]]:
+    """Return rows about the entries of a batch that Pulsar deleted, and the other entries as read_entries yields them.
+
+    Raises UnavailableError, RefusedError; SafetyError if entries were deleted and onDataLoss is "fail".
+    """
+    lost = [] if batch.gap is None else [row_of_gap(batch.gap)]
+    if not batch.spans:
+        return lost, iter(())
+    stored, trimmed = _divided(batch, admin.internal_stats(batch.partition))
+    lost += map(row_of_trimmed, trimmed)
+    if trimmed and options.on_gap is OnGap.FAIL:
+        raise SafetyError(
+            f'{batch.partition}: {lost[-1].detail}; to continue without them, set onDataLoss to "{OnGap.ROW}"'
+        )
+    return lost, read_entries(options.pulsar, admin, batch.partition, stored, controls)
+
+
+def _rows(position: tuple[int, int], data: bytes | None, answer: AdminAnswer | None) -> Iterator[SourceRow]:
     if isinstance(answer, NotShown):
         yield row_of_withheld(position, answer)
     elif answer is not None:

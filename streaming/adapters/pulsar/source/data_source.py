@@ -1,6 +1,7 @@
 """The Spark source "pulsar-frames", for PySpark 4.2 and later: `spark.dataSource.register(PulsarDataSource)`.
 
-Only this module imports PySpark's interfaces of Python data sources, which older versions do not have.
+Only this module and streaming/queries/delivery/request_source.py import PySpark's interfaces of Python data sources,
+which older versions do not have.
 """
 
 from collections.abc import Iterator

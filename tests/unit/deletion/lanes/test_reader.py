@@ -17,7 +17,8 @@ from streaming.deletion.lanes.reader import LANES, LaneReader
 from streaming.deletion.lanes.slow import MOST_FAILURES, SLOW_LANES, SLOW_S
 from streaming.deletion.service import LedgerDeletionService
 from streaming.errors import ReaperError, RefusedError, StopRequestedError, UnavailableError
-from streaming.queries.delivery.lane_reads import LATE, LaneEnd, LanesRead
+from streaming.queries.delivery.lane_reads import LATE, LanesRead
+from streaming.queries.delivery.read_end import ReadEnd
 from streaming.state.notes.parked_queries import ParkedQuery
 from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import BEFORE_ALL, Position
@@ -176,7 +177,7 @@ class World:
         self.passes += 1
         for partition, each in spans.items():
             if partition in self.late:
-                ends[partition] = LaneEnd(None, LATE)
+                ends[partition] = ReadEnd(None, LATE)
                 continue
             positions = [(span.ledger, entry) for span in each for entry in range(span.first, span.last + 1)]
             upto, fault = None, ""
@@ -186,7 +187,7 @@ class World:
                     break
                 rows.append((partition, position))
                 upto = position
-            ends[partition] = LaneEnd(upto, fault)
+            ends[partition] = ReadEnd(upto, fault)
         return LanesRead(cast("Any", rows), ends, rows.unpersist, 0)
 
     def _read_one(self, query: str, spans: Mapping[str, Sequence[EntrySpan]], *, gives_up: bool = False) -> Rows:

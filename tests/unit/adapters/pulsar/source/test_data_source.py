@@ -1,70 +1,27 @@
 """How PySpark 4's calls reach the source; tests/integration/test_spark4_source.py runs it in a real PySpark 4."""
 
 import pickle
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from streaming.adapters.pulsar import source
 from streaming.adapters.pulsar.source.stream import PartitionBatch
 from streaming.errors import ConfigError
+from tests.spark4_classes import ReadAllAvailable, ReadMaxRows, spark4_classes
 from udfs.entry_ranges import EntrySpan
 from udfs.pulsar_source.admission import Limits
 
 OPTIONS = {"serviceUrl": "pulsar://127.0.0.1:1", "adminUrl": "http://127.0.0.1:1", "topics": "t/ns/a"}
 
 
-class DataSource:
-    def __init__(self, options: dict[str, str]) -> None:
-        self.options = options
-
-
-class InputPartition:
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-class ReadAllAvailable:
-    pass
-
-
-@dataclass
-class ReadMaxRows:
-    max_rows: int
-
-
 @pytest.fixture
 def data_source(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The module, over the classes of PySpark 4 that it uses."""
-    nothing = type("Nothing", (), {})
-    for name, classes in (
-        (
-            "pyspark.sql.datasource",
-            {"DataSource": DataSource, "DataSourceStreamReader": nothing, "InputPartition": InputPartition},
-        ),
-        (
-            "pyspark.sql.streaming.datasource",
-            {
-                "ReadAllAvailable": ReadAllAvailable,
-                "ReadLimit": nothing,
-                "ReadMaxRows": ReadMaxRows,
-                "SupportsTriggerAvailableNow": type("Mixin", (), {}),
-            },
-        ),
-    ):
-        module = ModuleType(name)
-        vars(module).update(classes)
-        monkeypatch.setitem(sys.modules, name, module)
-    from streaming.adapters.pulsar.source import data_source as imported
+    with spark4_classes(monkeypatch, "streaming.adapters.pulsar.source.data_source"):
+        from streaming.adapters.pulsar.source import data_source
 
-    yield imported
-    # later imports must not get the module over these classes
-    monkeypatch.delitem(sys.modules, imported.__name__)
-    monkeypatch.delattr(source, "data_source")
+        yield data_source
 
 
 @dataclass

@@ -96,5 +96,11 @@ def choose_log(level: LogLevel, form: LogFormat) -> None:
     start_logging(level=level, form=form)
 
 
+def continue_log() -> None:
+    """Log as the process that started Spark chose (choose_log)."""
+    level, form = os.environ.get(LEVEL_VARIABLE, LogLevel.INFO), os.environ.get(FORMAT_VARIABLE, LogFormat.TEXT)
+    start_logging(level=LogLevel(level), form=LogFormat(form))
+
+
 def _level(record: logging.LogRecord) -> str:
     return _LEVELS_OF_LOG4J.get(record.levelname, record.levelname)

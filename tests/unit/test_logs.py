@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from streaming.cli.logs import Log4jFormatter, LogFormat, LogLevel, start_logging
 from streaming.config.load import CONF
+from streaming.logs import Log4jFormatter, LogFormat, LogLevel, start_logging
 
 HARMLESS = r"%replace{%replace{%m}{[\\p{C}\\u2028\\u2029&&[^\\n\\t]]}{?}}{\\n}{\n    }"
 THROWN = r"%replace{%replace{%ex}{[\\p{C}\\u2028\\u2029&&[^\\n\\t]]}{?}}{\\n(?=.)}{\n    }"
@@ -75,7 +75,7 @@ def test_no_level_logs_the_url_of_a_webhook(tmp_path: Path) -> None:
 import sys, threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from streaming.adapters.webhook import Webhook
-from streaming.cli.logs import LogLevel, choose_log, LogFormat
+from streaming.logs import LogLevel, choose_log, LogFormat
 class Receiver(BaseHTTPRequestHandler):
     def do_POST(self):
         self.send_response(200)

@@ -1,0 +1,105 @@
+"""A batch of our own source: its messages, its bounds, and what Pulsar deleted."""
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from streaming import schemas
+from streaming.adapters.pulsar.readers.admin_entries import WITHHELD
+from streaming.errors import UnavailableError
+from streaming.queries.delivery.completion import Extent
+from streaming.queries.delivery.read_end import ReadEnd, end_row
+from streaming.queries.delivery.slots import ReadSlots
+from streaming.queries.delivery.source_batches import Losses, SourceBatches
+from streaming.queries.delivery.withheld import GIVES_UP_S
+from streaming.queries.streams import coalesced
+from streaming.state.notes.lost_entries import Loss
+from udfs import columns as c
+from udfs.entry_ranges import EntrySpan
+
+pytestmark = pytest.mark.spark
+
+QUERY = "requests-1"
+LOSS = Loss((3, 0), True, "gone")
+ENDS = {
+    "a": ReadEnd((7, 1), last_row=1, oldest_ledger=6),
+    "b": ReadEnd((9, 0), empty=(EntrySpan(9, 0, 0),), oldest_ledger=9),
+    "c": ReadEnd(None, lost=(LOSS,)),
+}
+MESSAGES = {"a": 2, "b": 0, "c": 0}
+
+
+class RecordingSlots(ReadSlots):
+    """Records the reads' numbers of partitions."""
+
+    held: ClassVar[list[int]] = []
+
+    def of(self, query: str, partitions: int) -> Any:
+        self.held.append(partitions)
+        return super().of(query, partitions)
+
+
+class Batches:
+    """SourceBatches with a clock, and what it reported."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.reported: list[Losses] = []
+        self.slots = RecordingSlots(threading.Event(), lambda: 8)
+        self.slots.held.clear()
+        self.batches = SourceBatches(slots=self.slots, report=self.reported.append, monotonic=lambda: self.now_s)
+
+
+def _rows(batches: Iterator[pa.RecordBatch], failure: str) -> Iterator[pa.RecordBatch]:
+    blank = dict.fromkeys(schemas.MESSAGE.names)
+    for batch in batches:
+        for name in batch.column(0).to_pylist():
+            if failure:
+                raise UnavailableError(failure)
+            rows = [
+                blank | {c.SOURCE: name, c.POSITION_LEDGER: 7, c.POSITION_ENTRY: n, c.POSITION_BATCH: -1, c.ROW: n}
+                for n in range(MESSAGES[name])
+            ]
+            yield pa.RecordBatch.from_pylist([*rows, end_row(name, ENDS[name])], schema=schemas.MESSAGE)
+
+
+def _source(spark: SparkSession, failure: str = "") -> DataFrame:
+    names = spark.createDataFrame([(name,) for name in ENDS], "name string").coalesce(1)
+    return names.mapInArrow(partial(_rows, failure=failure), from_arrow_schema(schemas.MESSAGE))
+
+
+def test_a_batch_is_its_messages_with_bounds_and_losses(spark: SparkSession) -> None:
+    batches = Batches()
+    delivered = coalesced(_source(spark), 1000, 2).persist()
+    try:
+        completed = batches.batches(QUERY, 1, delivered)
+        assert [(row[c.SOURCE], row[c.ROW]) for row in completed.rows.collect()] == [("a", 0), ("a", 1)]
+    finally:
+        delivered.unpersist()
+    assert completed.extent == Extent({"a": 1}, 6)
+    assert completed.worked_off == {"b": (EntrySpan(9, 0, 0),)}
+    assert batches.reported == [{"c": (LOSS,)}]
+    assert batches.slots.held == [1]
+
+
+def test_entries_are_given_up_after_ten_minutes_in_which_each_batch_failed_for_them(spark: SparkSession) -> None:
+    batches = Batches()
+    for now_s, failure, gives_up in (
+        (0.0, WITHHELD, False),
+        (GIVES_UP_S - 1, WITHHELD, False),
+        (GIVES_UP_S, "its bookies are away", False),
+        (GIVES_UP_S, WITHHELD, False),
+        (2 * GIVES_UP_S, WITHHELD, True),
+    ):
+        batches.now_s = now_s
+        with pytest.raises(Exception, match=failure):
+            batches.batches(QUERY, 1, _source(spark, failure))
+        assert batches.batches.gives_up(QUERY) is gives_up
+    batches.batches.forget(QUERY)
+    assert not batches.batches.gives_up(QUERY)
