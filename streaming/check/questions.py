@@ -41,6 +41,7 @@ from streaming.state.notes.parked_queries import noted
 from streaming.terminal import count_of
 from streaming.topics.sizes import require_room_for_copies
 from udfs.formats.acl import DELETE, acl_entries
+from udfs.requests.lanes import ALL_LANES
 
 _FREE_BYTES = 1 << 30
 _WATCHER_LATE = 15  # missed scans; generous, because the pause after a slow scan is longer
@@ -230,10 +231,11 @@ def lanes(settings: Settings) -> str:
     parked = noted(settings.state_dir)
     if not parked:
         return "no topic is parked"
-    topics = "; ".join(f"{query.topic} since {_utc(query.since_ms)} UTC: {query.why}" for query in parked.values())
-    if all(query.is_read for query in parked.values()):
-        raise Notice(f"the connector can't read these topics; the fallback reads them: {topics}", do="")
-    raise UnavailableError(f"parked, and tried again after growing pauses: {topics}")
+    shown = "; ".join(query.shown(_utc(query.since_ms)) for query in parked.values())
+    if not all(query.is_read for query in parked.values()):
+        raise UnavailableError(f"tried again after growing pauses: {shown}")
+    unread = any(query.topic == ALL_LANES for query in parked.values())
+    raise Notice(shown, do="other tenants' requests are processed; have the tenant repair its lane" if unread else "")
 
 
 def watcher(settings: Settings, now_ms: int) -> str:

@@ -103,8 +103,7 @@ def _say_what_waits(settings: "Settings") -> None:
     if why:
         say(f"The service deletes nothing; it has been held since {utc(since_ms)} UTC: {why}", err=True)
     for query in parked_queries.noted(settings.state_dir).values():
-        how = "read without the connector" if query.is_read else "parked (its requests wait)"
-        say(f"{query.topic} has been {how} since {utc(query.since_ms)} UTC: {query.why}", err=True)
+        say(query.shown(utc(query.since_ms)), err=True)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -113,8 +113,7 @@ def _lines(now: "Now") -> "Iterator[str]":
     if "parked" in now.unknown:
         yield _line("topics", f"not known: {now.unknown['parked']}")
     for query in now.parked or ():
-        how = "read without the connector" if query.is_read else "parked (its requests wait)"
-        yield _line("topic", f"{query.topic} has been {how} since {utc(query.since_ms)} UTC: {query.why}")
+        yield _line("topic", query.shown(utc(query.since_ms)))
     yield from _waiting(now)
     yield _line("last hour", _last_hour(now))
 

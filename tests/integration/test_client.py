@@ -30,6 +30,7 @@ from ledger_reaper_client import (
     Settings,
     UnavailableError,
 )
+from ledger_reaper_client.requests import request_for
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.sandbox import cluster_faults, topics
 from streaming.sandbox.cluster import Cluster
@@ -274,6 +275,36 @@ def test_receipts_reach_every_sender(cluster: Cluster, topic: str, lane: str) ->
         assert newest is not None
         assert newest.is_final
         assert service.estimated_inflight_deletion_ledger_count(topic) == 0
+
+
+def publish_batch(cluster: Cluster, topic: str, messages: list[tuple[str, bytes]]) -> None:
+    """Publish messages (key, payload) in a single entry."""
+
+    def take(result: Any, _message_id: Any) -> None:
+        assert result == pulsar.Result.Ok
+
+    with part_clients.pulsar_client(cluster.addresses.pulsar) as client:
+        producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=10_000)
+        for key, data in messages:
+            producer.send_async(data, take, partition_key=key)
+        producer.flush()
+    assert topics.internal_stats(cluster, topic)["entriesAddedCounter"] == 1
+
+
+def test_each_message_of_a_batch_is_read(cluster: Cluster, tenant: str, topic: str, lane: str) -> None:
+    """The service publishes receipts in batches, and so do many senders their requests."""
+    with LedgerDeletionService(settings(cluster, receipts=True)) as service:
+        ids = [send(service, topic, number) for number in range(3)]
+        assert service.estimated_inflight_deletion_ledger_count(topic) == 3  # it creates the receipt topic
+        request = request_for(topic, 7, DATA).payload
+        publish_batch(cluster, f"{lane}-RECEIPT", [(each, receipt(each, request, "DELETED")) for each in ids])
+        assert [service.newest_receipt(topic, each) is not None for each in ids] == [True] * 3
+        assert service.estimated_inflight_deletion_ledger_count(topic) == 0
+    other = f"persistent://{tenant}/app/__ledger_deletion"
+    with LedgerDeletionService(settings(cluster, lanes="namespace", receipts=True)) as service:
+        assert service.estimated_inflight_deletion_ledger_count(topic) == 0  # it creates the lane
+        publish_batch(cluster, f"{other}-partition-0", [("k", request)] * 3)
+        assert service.estimated_inflight_deletion_ledger_count(topic) == 3
 
 
 def test_a_request_that_waits_for_its_retry_counts_and_a_wait_for_it_ends(

@@ -34,6 +34,7 @@ from udfs.backoff import Backoff
 from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.paths import base_topic, tenant_of
+from udfs.requests.lanes import ALL_LANES
 
 log = logging.getLogger("ledger-reaper")
 
@@ -366,8 +367,8 @@ class LaneReader:
         named = "; ".join(f"{base_topic(name)}: {why}" for name, why in sorted(unread.items())[:_SHOWN])
         more = f"; and {len(unread) - _SHOWN} more" if len(unread) > _SHOWN else ""
         parked = ParkedQuery(
-            topic=base_topic(min(unread)),
-            why=f"not read: {count_of(len(unread), 'lane', 'lanes')}: {named}{more}",
+            topic=ALL_LANES,
+            why=f"{count_of(len(unread), 'lane', 'lanes')}: {named}{more}",
             since_ms=self._parked_since_ms,
             is_read=True,  # the service does its job for the other lanes
         )

@@ -1,10 +1,14 @@
-"""The note that names the parked queries with the reasons, for other processes: `check`, `receipts` and `status`."""
+"""The note that names the parked queries with the reasons, for other processes: `check`, `receipts` and `status`.
+
+All lanes that are not read are one query of the topic ALL_LANES.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from streaming.state.notes.note import Note
+from udfs.requests.lanes import ALL_LANES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +20,13 @@ class ParkedQuery:
     since_ms: int
     failures: int = 0  # failed tries in a row
     is_read: bool = False  # whether the fallback processes the topic's messages
+
+    def shown(self, since: str) -> str:
+        """Return the sentence for an operator; `since` is the text for since_ms."""
+        if self.topic == ALL_LANES:
+            return f"lanes have not been read since {since} UTC: {self.why}"
+        how = "read without the connector" if self.is_read else "parked (its requests wait)"
+        return f"{self.topic} has been {how} since {since} UTC: {self.why}"
 
 
 def _decode(parked: Any) -> dict[str, ParkedQuery]:

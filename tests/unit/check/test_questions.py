@@ -25,6 +25,7 @@ from streaming.state.notes.parked_queries import ParkedQuery, note
 from streaming.state.notes.watcher_note import WatcherNote
 from tests.builders import DAY_MS, NOW_MS, ROOT, put
 from udfs.formats.acl import CREATE, DELETE, READ, AclEntry, acl_bytes
+from udfs.requests.lanes import ALL_LANES
 
 
 @pytest.mark.parametrize("ahead_ms", [-5_000, 0, 5_000])
@@ -147,12 +148,18 @@ def test_a_parked_topic_is_a_problem_unless_the_fallback_reads_it(tmp_path: Path
     assert lanes(settings) == "no topic is parked"
     read = ParkedQuery(topic="persistent://acme/reaper/d", why="long overflow", since_ms=NOW_MS, is_read=True)
     note(str(tmp_path), {"requests-1": read})
-    with pytest.raises(Notice, match=r"the fallback reads them: persistent://acme/reaper/d since .* long overflow"):
+    with pytest.raises(Notice, match=r"reaper/d has been read without the connector since .* long overflow") as noticed:
         lanes(settings)
+    assert noticed.value.do == ""
+    of_lanes = ParkedQuery(topic=ALL_LANES, why="1 lane: big: too many", since_ms=NOW_MS, is_read=True)
+    note(str(tmp_path), {"requests-1": read, "lanes": of_lanes})
+    with pytest.raises(Notice, match=r"lanes have not been read since .*: 1 lane: big: too many") as noticed:
+        lanes(settings)
+    assert "have the tenant repair its lane" in str(noticed.value.do)
     assert parked_topics(settings) == []
     stuck = ParkedQuery(topic="persistent://pulsar/reaper/e", why="no rights", since_ms=NOW_MS, failures=7)
     note(str(tmp_path), {"requests-1": read, "requests-2": stuck})
-    with pytest.raises(UnavailableError, match=r"parked, and tried again after growing pauses: .* no rights"):
+    with pytest.raises(UnavailableError, match=r"tried again after growing pauses: .* no rights"):
         lanes(settings)
     assert parked_topics(settings) == ["persistent://pulsar/reaper/e"]
 

@@ -9,6 +9,7 @@ import pytest
 from ledger_reaper_client import ForbiddenError, RefusedError, Settings, UnavailableError
 from ledger_reaper_client.admin import Admin
 from ledger_reaper_client.lanes import check_stored, ensure_request_topic
+from ledger_reaper_client.settings import MOST_PARTITIONS
 from tests.contract.http_stub import CannedAnswer, HttpStub, http_stub
 
 SPACE = "acme/ledger-deletion"
@@ -94,6 +95,19 @@ def test_a_topic_without_partitions_is_refused(stub: HttpStub, topic: str) -> No
     change(stub, f"{path(topic)}/partitions", partitions(0))
     with pytest.raises(RefusedError, match="is not partitioned"):
         ensure(stub, topic)
+
+
+def test_a_lane_with_more_partitions_than_the_service_reads_is_refused(stub: HttpStub) -> None:
+    change(stub, f"{path(LANE)}/partitions", partitions(MOST_PARTITIONS + 1))
+    with pytest.raises(RefusedError, match="reads no lane of more than 64"):
+        ensure(stub)
+    with pytest.raises(UnavailableError, match="may be lost"):
+        check(stub)
+    assert not any("internalStats" in request.path for request in stub.requests)
+    change(stub, f"{path(OTHER)}/partitions", partitions(MOST_PARTITIONS + 1))
+    for number in range(1, MOST_PARTITIONS + 1):
+        stub.answer_with(f"{path(OTHER)}-partition-{number}/internalStats", stats("ledger-reaper", entries=1))
+    assert ensure(stub, OTHER) == MOST_PARTITIONS + 1, "the operator lists this topic"
 
 
 def test_a_missing_topic_that_is_no_lane_is_not_created(stub: HttpStub) -> None:

@@ -35,6 +35,9 @@ def payload(message_id: str, outcome: str = "DELETED", **changes: Any) -> bytes:
     return json.dumps({**fields, **changes}).encode()
 
 
+INFINITE = payload("1:2:0").replace(b'"ledgerId": 5', b'"ledgerId": 1e999')
+
+
 @dataclass
 class FakeReader:
     """The library's reader, as far as it is used: read_next() raises Timeout where nothing arrives."""
@@ -96,7 +99,7 @@ def test_a_final_receipt_ends_each_wait_for_it_and_a_retry_ends_none(fake: FakeR
     first.sent("1:2:0")
     second.sent("1:2:0")
     other.sent("1:3:0")
-    for data in (payload("1:2:0", "RETRY", reason="IN_USE"), b"garbage", b"disconnected", payload("1:2:0")):
+    for data in (payload("1:2:0", "RETRY", reason="IN_USE"), b"garbage", INFINITE, b"disconnected", payload("1:2:0")):
         fake.arriving.put(data)
     assert first.final.result(10) == second.final.result(10)
     assert first.final.result().outcome is Outcome.DELETED
@@ -162,6 +165,9 @@ def test_closing_ends_all_waits(fake: FakeReader, reader: ReceiptReader) -> None
         payload("1:2:0", version=2),
         payload("1:2:0", atMs=None),
         payload("1:2:0", ledgerId="x"),
+        payload("1:2:0", ledgerId=float("inf")),
+        payload("1:2:0", tries=float("nan")),
+        payload("1:2:0", atMs=-float("inf")),
         b'{"version":1}',
     ],
 )

@@ -16,6 +16,7 @@ from ledger_reaper_client.errors import InvalidRequestError
 from ledger_reaper_client.receipts import Outcome, Receipt, parse_receipt, receipt_topic
 from streaming.config.load import load
 from streaming.topics.requests import owner_key
+from streaming.topics.setup import MOST_PARTITIONS
 from tests.builders import CURSOR, TOPIC, UUID
 from udfs import columns as c
 from udfs import paths, records
@@ -112,6 +113,7 @@ def test_defaults_of_the_configuration() -> None:
     fields = settings.Settings.__dataclass_fields__
     assert fields["lane_partitions"].default == defaults.lane_partitions
     assert requests.MAX_REQUEST_BYTES == MAX_REQUEST_BYTES
+    assert settings.MOST_PARTITIONS == MOST_PARTITIONS
 
 
 def service_request(topic: str, ledger_id: int, component: str, rest: dict[str, Any]) -> records.PendingDelete:

@@ -28,6 +28,14 @@ def test_the_defaults_are_safe() -> None:
     assert topics.deduplicated == (f"{BESIDE}-RETRY", f"{BESIDE}-DLQ", f"{BESIDE}-WATCH")
 
 
+def test_the_defaults_of_pip_186s_keys_are_pip_186s() -> None:
+    keys = load(None).two_phase
+    assert keys.ledger_deletion_parallelism == 4
+    assert keys.reconsume_later_seconds == 600
+    assert keys.max_retry_delete_count == 10
+    assert keys.send_delay_seconds == 60  # of the first draft
+
+
 @pytest.mark.parametrize("is_variable", [False, True])
 def test_the_key_of_the_connector_is_accepted_and_ignored(
     is_variable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import Future
 from types import TracebackType
 
 from ledger_reaper_client.client import WAIT_SECONDS, LedgerDeletionService, checked_request
-from ledger_reaper_client.receipts import Receipt
+from ledger_reaper_client.receipts import Receipt, Wait
 from ledger_reaper_client.requests import LedgerComponent, LedgerType, OffloadContext, Request, request_for
+from ledger_reaper_client.sending import Topic
 from ledger_reaper_client.settings import Settings
 
 
@@ -78,7 +80,12 @@ class AsyncLedgerDeletionService:
 
     async def _delete(self, request: Request, timeout_seconds: float) -> Receipt:
         # no thread waits for a receipt, because other requests need the threads
-        topic, answer, wait = await asyncio.to_thread(self._sending.start_delete, request)
+        starting = asyncio.ensure_future(asyncio.to_thread(self._sending.start_delete, request))
+        try:
+            topic, answer, wait = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_drop)  # otherwise all receipts would be kept for this request
+            raise
         try:
             wait.sent(await asyncio.wrap_future(answer))
             await asyncio.to_thread(topic.check_stored)
@@ -98,3 +105,9 @@ class AsyncLedgerDeletionService:
     ) -> None:
         """Close."""
         await self.close()
+
+
+def _drop(starting: asyncio.Future[tuple[Topic, Future[str], Wait]]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        _topic, _answer, wait = starting.result()
+        wait.drop()

@@ -53,3 +53,18 @@ class ForbiddenError(RefusedError):
 
 class ReceiptsOffError(ClientError):
     """There is no receipt topic for these requests."""
+
+
+def no_access(error: Exception, what: str, action: str) -> ClientError:
+    """Return the error for a producer or reader that the library could not open.
+
+    Args:
+        error: the library's.
+        what: what could not be done, with the topic.
+        action: what the role needs the right to do, such as "consume it".
+    """
+    import pulsar
+
+    if isinstance(error, (pulsar.AuthorizationError, pulsar.AuthenticationError)):
+        return ForbiddenError(f"{what} ({error}): give this role the right to {action}, or renew its credentials")
+    return UnavailableError(f"{what} ({error}): check that the brokers run, and service_url")

@@ -18,7 +18,7 @@ from typing import Any
 from ledger_reaper_client.admin import Admin, path_of
 from ledger_reaper_client.errors import ForbiddenError, RefusedError, UnavailableError
 from ledger_reaper_client.names import LANE_NAME, LANE_NAMESPACE, encode_name, is_lane, parse_topic
-from ledger_reaper_client.settings import Settings
+from ledger_reaper_client.settings import MOST_PARTITIONS, Settings
 
 
 def ensure_request_topic(admin: Admin, settings: Settings, topic: str) -> int:
@@ -31,6 +31,11 @@ def ensure_request_topic(admin: Admin, settings: Settings, topic: str) -> int:
         partitions = _create(admin, settings, topic)
     if partitions == 0:
         raise RefusedError(f"{topic} is not partitioned, so the service can't read it: delete it; {_remedy(settings)}")
+    if _has_too_many(topic, partitions):
+        raise RefusedError(
+            f"{topic} has {partitions} partitions, and the service reads no lane of more than {MOST_PARTITIONS}: "
+            f"delete it; {_remedy(settings)}"
+        )
     is_empty = True
     for partition in partitions_of(topic, partitions):
         stats = admin.internal_stats(partition)
@@ -51,7 +56,9 @@ def check_stored(admin: Admin, settings: Settings, topic: str) -> None:
     """
     partitions = admin.partitions(topic)
     fault = "" if partitions else "it was deleted"
-    for partition in partitions_of(topic, partitions or 0):
+    if _has_too_many(topic, partitions or 0):
+        fault = f"it has {partitions} partitions, and the service reads no lane of more than {MOST_PARTITIONS}"
+    for partition in partitions_of(topic, 0 if fault else partitions or 0):
         if encode_name(settings.subscription) not in admin.internal_stats(partition).cursors:
             fault = f"{partition} has no subscription {settings.subscription}"
     if fault:
@@ -61,6 +68,10 @@ def check_stored(admin: Admin, settings: Settings, topic: str) -> None:
 def partitions_of(topic: str, partitions: int) -> list[str]:
     """Return the names of a topic's partitions."""
     return [f"{topic}-partition-{number}" for number in range(partitions)]
+
+
+def _has_too_many(topic: str, partitions: int) -> bool:
+    return partitions > MOST_PARTITIONS and is_lane(topic)
 
 
 def _create(admin: Admin, settings: Settings, topic: str) -> int:

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any
 
 from ledger_reaper_client.admin import Admin, Position, path_of
-from ledger_reaper_client.errors import NoReceiptError, ReceiptsOffError, RefusedError, UnavailableError
+from ledger_reaper_client.errors import NoReceiptError, ReceiptsOffError, RefusedError, UnavailableError, no_access
 from ledger_reaper_client.names import RECEIPT_SUFFIX
 
 _POLL_MS = 500
@@ -79,16 +79,23 @@ def parse_receipt(payload: bytes) -> Receipt | None:
         return Receipt(
             message_id=str(fields["messageId"]),
             topic=str(fields["topic"] or ""),
-            ledger_id=-1 if fields["ledgerId"] is None else int(fields["ledgerId"]),
+            ledger_id=-1 if fields["ledgerId"] is None else _whole(fields["ledgerId"]),
             component=str(fields["component"] or ""),
             ledger_type=str(fields["type"] or ""),
             outcome=Outcome(fields["outcome"]),
             reason=str(fields["reason"]),
-            tries=int(fields["tries"] or 0),
-            at_ms=int(fields["atMs"]),
+            tries=_whole(fields["tries"] or 0),
+            at_ms=_whole(fields["atMs"]),
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
+
+
+def _whole(value: Any) -> int:
+    # not int(value): JSON's 1e999 is a float for which int() raises an OverflowError
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
 
 
 def require_receipt_topic(admin: Admin, topic: str, retention_minutes: int | None) -> None:
@@ -265,10 +272,12 @@ def stored(client: Any, admin: Admin, topic: str, after: Position, timeout_secon
         return
     reader = _open(client, topic, after)
     try:
-        position = after
-        while position < last:
+        position, is_of_batch = after, False
+        # the newest position may be that of a batch with more messages
+        while position < last or (position == last and is_of_batch and reader.has_message_available()):
             message = reader.read_next(timeout_millis=round(timeout_seconds * 1000))
-            position = message.message_id().ledger_id(), message.message_id().entry_id()
+            message_id = message.message_id()
+            position, is_of_batch = (message_id.ledger_id(), message_id.entry_id()), message_id.batch_index() >= 0
             yield message
     except pulsar.PulsarException as error:
         raise UnavailableError(f"{topic} can't be read up to its newest message: {error}") from error
@@ -283,4 +292,4 @@ def _open(client: Any, topic: str, after: Position) -> Any:
     try:
         return client.create_reader(topic, pulsar.MessageId(-1, after[0], after[1], -1))
     except pulsar.PulsarException as error:
-        raise UnavailableError(f"{topic} can't be read: {error}; the role needs the right to consume it") from error
+        raise no_access(error, f"{topic} can't be read", "consume it") from error

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from ledger_reaper_client.admin import Admin
-from ledger_reaper_client.errors import ClientError, UnavailableError
+from ledger_reaper_client.errors import ClientError, UnavailableError, no_access
 from ledger_reaper_client.lanes import check_stored, ensure_request_topic, partitions_of
 from ledger_reaper_client.names import encode_name, is_lane, namespace_lane, parse_topic, tenant_lane
 from ledger_reaper_client.receipts import (
@@ -47,6 +47,7 @@ class Topic:
         self._opening = threading.RLock()  # held during calls of the admin API, which a callback must not wait for
         self._checked_s = float("-inf")  # when the last successful check started, of time.monotonic()
         self._producer: Any = None
+        self._partitions = 0  # of the topic, when the producer was opened
         self._receipts: ReceiptReader | None = None
         self._in_flight: set[Future[str]] = set()
         self._recent: deque[tuple[float, str]] = deque(maxlen=_MOST_RECENT)
@@ -136,14 +137,10 @@ class Topic:
         if producer is not None:
             with suppress(pulsar.PulsarException):
                 producer.flush()
-            with suppress(pulsar.PulsarException):
-                producer.close()
+        with self._opening:
+            self._close_producer()
         if receipts is not None:
             receipts.close()
-        with self._lock:
-            left, self._in_flight = self._in_flight, set()
-        for answer in left:  # the library calls no callbacks after it was closed
-            answer.set_exception(self._unacknowledged("the client was closed before the broker answered"))
 
     def _opened(self) -> Any:
         """Return the producer; create or check the topic if the last check is old."""
@@ -152,7 +149,10 @@ class Topic:
         with self._opening:
             if time.monotonic() - self._checked_s > _CHECK_SECONDS:
                 started_s = time.monotonic()
-                ensure_request_topic(self._admin, self._settings, self.name)
+                partitions = ensure_request_topic(self._admin, self._settings, self.name)
+                if partitions != self._partitions:  # it was created again: the library sends to missing partitions
+                    self._close_producer()
+                self._partitions = partitions
                 self._checked_s = started_s
             if self._producer is None:
                 try:
@@ -164,10 +164,21 @@ class Topic:
                         send_timeout_millis=round(self._settings.timeout_seconds * 1000),
                     )
                 except pulsar.PulsarException as error:
-                    raise UnavailableError(
-                        f"no producer on {self.name} ({error}): check that this role may produce there"
-                    ) from error
+                    raise no_access(error, f"no producer on {self.name}", "produce there") from error
             return self._producer
+
+    def _close_producer(self) -> None:
+        """Close the producer, if there is one; its pending requests fail."""
+        import pulsar
+
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(pulsar.PulsarException):
+                producer.close()
+        with self._lock:
+            left, self._in_flight = self._in_flight, set()
+        for answer in left:  # the library calls no callbacks after it was closed
+            answer.set_exception(self._unacknowledged("its producer was closed before the broker answered"))
 
     def _receipt_topic(self) -> str:
         topic = receipt_topic(self.name)
@@ -216,7 +227,8 @@ class Sending:
             topic.close()
         if client is not None:
             with suppress(Exception):  # the library raises what it likes here, and nothing is left to lose
-                client.close()
+                # Not close(): its thread may still run after it returned, and then a process that ends is aborted.
+                client.shutdown()
 
     def topic_of(self, owner: str) -> Topic:
         """Return the request topic for an owner. Raises UnavailableError before start(), InvalidRequestError."""

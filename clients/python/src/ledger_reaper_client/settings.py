@@ -16,6 +16,7 @@ from ledger_reaper_client.urls import each_url, may_carry_secret
 
 DEFAULT_SUBSCRIPTION = "ledger-reaper"
 DEFAULT_RETENTION_MINUTES = 10_080
+MOST_PARTITIONS = 64  # of a lane that the service reads
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Settings:
         _require(self.admin_url.startswith(("http://", "https://")), "admin_url starts with http:// or https://")
         _require(self.lanes in ("", "tenant", "namespace"), 'lanes is "tenant" or "namespace"')
         _require(bool(self.lanes) != bool(self.topic), 'give either lanes="tenant", lanes="namespace" or a topic')
-        _require(1 <= self.lane_partitions <= 64, "lane_partitions is 1 to 64")
+        _require(1 <= self.lane_partitions <= MOST_PARTITIONS, f"lane_partitions is 1 to {MOST_PARTITIONS}")
         _require(self.timeout_seconds > 0, "timeout_seconds is above 0")
         if self.topic:
             parsed = parse_topic(self.topic)
