@@ -94,7 +94,11 @@ def _run(
             require_room_for_copies(settings.pulsar, f"{topic}-partition-0")
         if settings.topics.lanes is Lanes.ONE:
             instance.ownership.release([ALL_LANES])  # an earlier configuration may have had lanes
-        instance.ownership.release_gone(instance.admin.partitions, besides=settings.topics.claims)
+        # deletion.lanes.owned releases topics of the pattern: there may be thousands
+        instance.ownership.release_gone(
+            instance.admin.partitions,
+            besides=lambda topic: topic in settings.topics.claims or settings.topics.is_matched(topic),
+        )
         for query in queries_of(settings):
             adopt_short_name(settings, query)
         refuse_changes(settings, instance.admin.partitions)

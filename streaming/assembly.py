@@ -27,7 +27,7 @@ from streaming.deletion.fair_lock import FairLock
 from streaming.deletion.fallback import Fallback
 from streaming.deletion.gate import Gate, Outages
 from streaming.deletion.instance import Identity, Instance, coordination_of
-from streaming.deletion.lanes.existing import existing_lanes
+from streaming.deletion.lanes.owned import OwnedLanes
 from streaming.deletion.lanes.progress import LaneProgress
 from streaming.deletion.lanes.reader import LaneReader
 from streaming.deletion.lanes.slow import SLOW_CHUNK_ROWS, SLOW_LANES
@@ -57,6 +57,7 @@ from streaming.queries.delivery.fallback_reads import ReadRows
 from streaming.queries.delivery.lane_reads import LaneRows
 from streaming.queries.delivery.slots import ReadSlots
 from streaming.queries.delivery.source_batches import SourceBatches
+from streaming.queries.former_queries import positions_of_queries
 from streaming.queries.life import QueryTools
 from streaming.queries.names import Query
 from streaming.queries.running import RunningQueries
@@ -76,12 +77,11 @@ from streaming.state.notes.worked_off import WorkedOff
 from streaming.state.receipts import Receipts, newest_positions
 from streaming.state.waiting import Waiting
 from streaming.sweep.measured import Measures, MeasuresParam
+from streaming.topics.existing import matching_topics
 from streaming.topics.setup import PATIENCE_SECONDS
 from udfs.blast_radius import Planned
 from udfs.formats.internal_stats import Position
-from udfs.paths import tenant_of
 from udfs.query_life import Rules
-from udfs.requests.lanes import Lanes
 from udfs.units import HOUR_MS
 
 log = logging.getLogger("ledger-reaper")
@@ -270,7 +270,8 @@ class Assembly:
         settings, service = self.settings, self.service
         tools = self._connector_tools() if has_connector() else self._source_tools()
         beat = service.outages.metrics.health.beat
-        return RunningQueries(settings, tools, self.instance.ownership, beat=beat)
+        read_in_passes = partial(matching_topics, self.instance.clients.store, settings)
+        return RunningQueries(settings, tools, beat=beat, read_in_passes=read_in_passes)
 
     def _connector_tools(self) -> QueryTools:
         spark, settings, service, admin = self.spark, self.settings, self.service, self.instance.admin
@@ -312,8 +313,6 @@ class Assembly:
         settings, service = self.settings, self.service
 
         def start(query: Query) -> StreamingQuery:
-            if query.topics[0] not in (*settings.topics.requests, settings.topics.retry, settings.topics.watch):
-                service.slots.belongs_to(query.name, tenant_of(query.topics[0]))
             return stream(rows(query), settings, query, service.process).start()
 
         return QueryTools(
@@ -327,18 +326,21 @@ class Assembly:
         )
 
     def lanes(self) -> LaneReader | None:
-        """Return what reads the lanes; None if there are none."""
+        """Return what reads the lanes, and topics that match the pattern; None if there can be none."""
         spark, settings, service = self.spark, self.settings, self.service
-        if settings.topics.lanes is Lanes.ONE:
+        if not settings.topics.has_passes:
             return None
         progress = LaneProgress(
             subscription=settings.topics.subscription,
             service=service,
             clock=service.clock,
             newest_receipts=partial(newest_positions, settings.state_dir, _is_in_lane(settings)),
+            of_queries=partial(positions_of_queries, settings),
         )
         return LaneReader(
-            existing=partial(existing_lanes, self.instance.clients.store, settings),
+            existing=OwnedLanes(
+                store=self.instance.clients.store, settings=settings, ownership=self.instance.ownership
+            ),
             admin=self.instance.admin,
             progress=progress,
             bell=Doorbell(settings.pulsar, settings.topics.subscription),
@@ -355,7 +357,7 @@ class Assembly:
 
         def check_accounts(processed: Mapping[str, Position]) -> Reconciliation:
             markers.lanes, markers.waiting = processed, {} if lanes is None else lanes.waiting
-            return reconcile(settings, pulsar, clock.now_ms(), matched=queries.matched, service=markers)
+            return reconcile(settings, pulsar, clock.now_ms(), unlisted=queries.unlisted, service=markers)
 
         return Upkeep(
             partial(tidy_up, settings, pulsar, table=service.receipts, lock=service.lock, clock=clock),
@@ -407,8 +409,8 @@ class Assembly:
 
 
 def _is_in_lane(settings: Settings) -> Callable[[str], bool]:
-    """Return a function that returns whether a partition belongs to a lane."""
-    return lambda partition: settings.topics.is_lane(partition.rpartition("-partition-")[0])
+    """Return a function that returns whether a partition is read in passes."""
+    return lambda partition: settings.topics.is_read_in_passes(partition.rpartition("-partition-")[0])
 
 
 def _show_retries(settings: Settings, board: Board, clock: Clock, why: Exception | None, failures: int) -> None:

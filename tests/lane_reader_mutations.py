@@ -1,17 +1,17 @@
 """The safety lines of what reads lanes, for tests/mutation.py, with their tests."""
 
-READER, EXISTING = "streaming/deletion/lanes/reader.py", "streaming/deletion/lanes/existing.py"
+READER, EXISTING = "streaming/deletion/lanes/reader.py", "streaming/topics/existing.py"
 PROGRESS, SLOW = "streaming/deletion/lanes/progress.py", "streaming/deletion/lanes/slow.py"
-LANE_READS, MATCHING = "streaming/queries/delivery/lane_reads.py", "streaming/topics/matching.py"
+LANE_READS, SECTIONS = "streaming/queries/delivery/lane_reads.py", "streaming/config/sections.py"
 INSTANCE, IDLE = "streaming/deletion/instance.py", "streaming/deletion/supervision/idle.py"
 # the tests that must notice, by the changed file
 TESTS = {
     READER: ("tests/unit/deletion/lanes",),
     PROGRESS: ("tests/unit/deletion/lanes",),
     SLOW: ("tests/unit/deletion/lanes",),
-    EXISTING: ("tests/unit/deletion/lanes",),
+    EXISTING: ("tests/unit/topics/test_existing.py",),
     LANE_READS: ("tests/unit/queries/delivery/test_lane_reads.py",),
-    MATCHING: ("tests/unit/queries/test_running.py",),
+    SECTIONS: ("tests/unit/topics/test_existing.py",),
     IDLE: ("tests/unit/deletion/supervision/test_idle.py",),
 }
 LANE_READER = (
@@ -64,10 +64,16 @@ LANE_READER = (
         "                if False:\n",
     ),
     (
-        "a lane has no query beside the lane reader",
-        MATCHING,
-        "        if not topics.is_lane(topic)",
-        "        if True",
+        "a lane that matches the pattern needs no claim of its own",
+        SECTIONS,
+        " and not self.is_lane(topic) and pattern.matches(topic)",
+        " and pattern.matches(topic)",
+    ),
+    (
+        "a run ends only if the list of lanes is fresh",
+        READER,
+        "            if self.monotonic() - self._listed_s > _FRESH_S:\n",
+        "            if False:\n",
     ),
     (
         "a service is idle only if its lanes are",

@@ -1,7 +1,8 @@
 """The safety lines of queries, accounts, ownership, clients and undo, for tests/mutation.py, with their tests."""
 
 NAMES, SHORT_NAMES = "streaming/queries/names.py", "streaming/queries/short_names.py"
-RUNNING, LIFE = "streaming/queries/running.py", "streaming/queries/life.py"
+OWNED, FORMER = "streaming/deletion/lanes/owned.py", "streaming/queries/former_queries.py"
+LIFE = "streaming/queries/life.py"
 LIFE_TABLE = "udfs/query_life.py"
 FALLBACK = "streaming/deletion/fallback.py"
 OWNERSHIP, INSTANCE = "streaming/coordination/ownership.py", "streaming/deletion/instance.py"
@@ -16,7 +17,8 @@ ROWS = "udfs/spark.py"
 TESTS = {
     NAMES: ("tests/unit/queries",),
     SHORT_NAMES: ("tests/unit/queries",),
-    RUNNING: ("tests/unit/queries",),
+    OWNED: ("tests/unit/deletion/lanes/test_owned.py",),
+    FORMER: ("tests/unit/queries/test_former_queries.py",),
     LIFE: ("tests/unit/queries",),
     LIFE_TABLE: ("tests/unit/udfs/test_query_life.py", "tests/unit/queries"),
     OWNERSHIP: ("tests/contract/test_ownership.py", "-m", "not cluster"),
@@ -30,12 +32,6 @@ TESTS = {
 }
 QUERIES = (
     ("queries are named by the whole digest", NAMES, ".hexdigest()\n", ".hexdigest()[:8]\n"),
-    (
-        "a topic whose query's name is taken is not read",
-        RUNNING,
-        "for other in self._queries if other.name == query.name",
-        "for other in () if other.name == query.name",
-    ),
     (
         "a fault of a checkpoint parks one query",
         LIFE,
@@ -73,9 +69,27 @@ QUERIES = (
         "newest < 0",
     ),
     (
-        "another service's matched topic is not read",
-        RUNNING,
-        "                claimed = self.ownership.claim([topic])\n",
+        "another service's matching topic is not read",
+        OWNED,
+        "for topic, count in lanes.items() if topic not in foreign}",
+        "for topic, count in lanes.items()}",
+    ),
+    (
+        "a matching topic that is gone leaves no claim",
+        OWNED,
+        "        self.ownership.release(gone)\n",
+        "",
+    ),
+    (
+        "a later query compares all that passes have read with the receipts",
+        FORMER,
+        "            _forget_unfinished(checkpoint)\n",
+        "",
+    ),
+    (
+        "a topic of which another service has just become the owner is not read",
+        OWNERSHIP,
+        '                foreign[topic] = "it is read by another service"\n',
         "                pass\n",
     ),
     (

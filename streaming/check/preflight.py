@@ -23,17 +23,19 @@ from streaming.coordination.pause import Pause
 from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
-from streaming.ports import MetadataStore, TopicAdmin
+from streaming.ports import MetadataStore, SweepStore, TopicAdmin
 from streaming.queries.checkpoints import changes_of, left_behind, refuse_changes, root_of
-from streaming.queries.names import FURTHER, queries_of
+from streaming.queries.names import further_query, queries_of
 from streaming.reconcile.accounting import reconcile
 from streaming.state.filesystem import shown
 from streaming.terminal import count_of
-from streaming.topics.matching import matched_topics
-from streaming.topics.setup import faults_of
+from streaming.topics.existing import matching_topics
+from streaming.topics.setup import faults_of, watch_topic
 from udfs.paths import managed_ledger_name, tenant_of
 from udfs.records import Presence
-from udfs.requests.lanes import Lanes
+from udfs.requests.lanes import Lanes, fair_by_tenant
+
+_MOST_MATCHING = 20  # topics; each takes several requests to brokers
 
 
 class Status(StrEnum):
@@ -60,7 +62,7 @@ def check(settings: Settings, clients: CommandClients, clock: Clock | None = Non
     clock = clock or SystemClock()
     store, pulsar = clients.store, clients.pulsar
     answered = True
-    for line in chain(_metadata_store(settings, store, clock), _brokers(settings, pulsar.admin)):
+    for line in chain(_metadata_store(settings, store, clock), _brokers(settings, store, pulsar.admin)):
         answered &= line.exit_code != UnavailableError.exit_code
         yield line
     yield from _directories(settings, store if answered else None, pulsar.admin)
@@ -122,13 +124,13 @@ def _together(settings: Settings, clients: CommandClients, clock: Clock) -> Iter
     )
     yield _line(
         "no topic left behind",
-        lambda: _left_behind(settings, pulsar.admin),
+        lambda: _left_behind(settings, clients),
         "name the topics again, or retire their checkpoints (checkpoints/README.md)",
     )
     yield _line(
         "no other service on these topics",
         lambda: questions.owned_topics(
-            clients.store, settings, (*settings.topics.claims, *matched_topics(pulsar.admin, settings))
+            clients.store, settings, (*settings.topics.claims, *matching_topics(clients.store, settings))
         ),
         "no two services may read the same topic: docs/move-topics.md",
     )
@@ -234,7 +236,7 @@ def _tripped(store: MetadataStore, settings: Settings) -> str:
     return "within the limits"
 
 
-def _brokers(settings: Settings, admin: TopicAdmin) -> Iterator[Line]:
+def _brokers(settings: Settings, store: SweepStore, admin: TopicAdmin) -> Iterator[Line]:
     pulsar = settings.pulsar
 
     def healthy() -> str:
@@ -246,24 +248,24 @@ def _brokers(settings: Settings, admin: TopicAdmin) -> Iterator[Line]:
     if answers.status is Status.PROBLEM:
         return
     topics = (*settings.topics.requests, settings.topics.retry, settings.topics.dead_letter)
-    matched: list[str] = []
+    further: list[str] = []
 
-    def match() -> str:
-        matched.extend(matched_topics(admin, settings))
-        pattern, matching = settings.topics.requests_pattern, {*matched} - {settings.topics.watch}
-        return (
-            f"{count_of(len(matching), 'topic matches', 'topics match')} {pattern}"
-            if pattern
-            else "only topics.watch is read in addition to topics.requests"
-        )
+    def find() -> str:
+        further.extend(watch_topic(admin, settings))
+        pattern, matching = settings.topics.requests_pattern, fair_by_tenant(matching_topics(store, settings))
+        further.extend(matching[:_MOST_MATCHING])
+        if not pattern:
+            return "only topics.watch is read in addition to topics.requests"
+        some = f"; {_MOST_MATCHING} of them are checked" if len(matching) > _MOST_MATCHING else ""
+        return f"{count_of(len(matching), 'topic matches', 'topics match')} {pattern}{some}"
 
     yield _line(
         "further topics",
-        match,
-        "permit this service to look up topics.watch, and to list the topics that topics.requests_pattern may match",
+        find,
+        "permit this service to look up topics.watch, and to read the names of topics in ZooKeeper",
     )
     watch = (settings.topics.watch,) if settings.watch.enabled else ()
-    topics = tuple(dict.fromkeys((*topics, *watch, *matched)))
+    topics = tuple(dict.fromkeys((*topics, *watch, *further)))
     for topic in topics:
         yield _line(
             f"topic {topic}",
@@ -360,15 +362,16 @@ def _of_cluster(settings: Settings, store: MetadataStore, admin: TopicAdmin, dir
 
 def _checkpoints(settings: Settings, admin: TopicAdmin) -> str:
     refuse_changes(settings, admin.partitions)
-    queries = queries_of(settings, matched_topics(admin, settings))
-    matched = [query for query in queries if query.name.startswith(FURTHER)]
-    if faults := [fault for query in matched for fault in changes_of(settings, query, admin.partitions)]:
+    watch = map(further_query, watch_topic(admin, settings))
+    if faults := [fault for query in watch for fault in changes_of(settings, query, admin.partitions)]:
         raise ConfigError("; ".join(faults))
     return "compatible with this configuration"
 
 
-def _left_behind(settings: Settings, admin: TopicAdmin) -> str:
-    messages = left_behind(settings, queries_of(settings, matched_topics(admin, settings)), admin.partitions)
+def _left_behind(settings: Settings, clients: CommandClients) -> str:
+    admin = clients.pulsar.admin
+    queries = queries_of(settings, watch_topic(admin, settings))
+    messages = left_behind(settings, queries, admin.partitions, matching_topics(clients.store, settings))
     if messages:
         raise questions.Notice("; ".join(messages))
     return "each topic that was read is still read"
@@ -382,7 +385,7 @@ def _accounts(settings: Settings, clients: CommandClients, clock: Clock) -> str:
             "not checked: state.dir is not this service's", do="name the directory of this service in state.dir"
         ) from None
     pulsar = clients.pulsar
-    accounts = reconcile(settings, pulsar, clock.now_ms(), matched=matched_topics(pulsar.admin, settings))
+    accounts = reconcile(settings, pulsar, clock.now_ms(), unlisted=watch_topic(pulsar.admin, settings))
     if accounts.gaps:
         raise SafetyError("; ".join([*accounts.gaps, *filter(None, [accounts.doubt])]))
     if accounts.doubt:

@@ -12,8 +12,8 @@ def backlog(config: Config, json_lines: Json = False) -> None:
     """
     load_datasets()
     from streaming.clients import command_clients
-    from streaming.deletion.lanes.existing import lane_partitions
     from streaming.reconcile.backlog_count import backlog_of
+    from streaming.topics.existing import lane_partitions
 
     settings = settings_of(config)
     with command_clients(settings) as clients:

@@ -17,7 +17,7 @@ from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import MetadataStore, Pulsar
 from streaming.reconcile.accounting import accept_gaps
-from streaming.topics.matching import matched_topics
+from streaming.topics.setup import watch_topic
 from udfs.paths import managed_ledger_name
 
 
@@ -125,8 +125,8 @@ def accept_vanished(settings: Settings, pulsar: Pulsar) -> str:
 
     Raises UnavailableError.
     """
-    matched = matched_topics(pulsar.admin, settings)
-    accepted = accept_gaps(settings, pulsar, SystemClock().now_ms(), matched=matched)
+    watch = watch_topic(pulsar.admin, settings)
+    accepted = accept_gaps(settings, pulsar, SystemClock().now_ms(), unlisted=watch)
     if not accepted:
         return Unchanged("no ledger vanished with unread messages")
     return f"accepted: {'; '.join(accepted)}"

@@ -41,7 +41,7 @@ def status(
     load_datasets()
     from streaming.check.now import read_now
     from streaming.clients import command_clients
-    from streaming.deletion.lanes.existing import lane_partitions
+    from streaming.topics.existing import lane_partitions
 
     settings = settings_of(config)
     no_state = state_fault(settings, config)

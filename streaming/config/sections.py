@@ -327,7 +327,7 @@ class TopicSettings(_Part):
 
     @property
     def owned(self) -> tuple[str, ...]:
-        """The topics that only this service may use, without those that match requests_pattern."""
+        """The topics that only this service may use, without lanes and those that match requests_pattern."""
         return (*self.requests, *self.deduplicated)
 
     @property
@@ -362,6 +362,20 @@ class TopicSettings(_Part):
     def is_lane(self, topic: str) -> bool:
         """Whether a topic (full name, existing or not) is a lane."""
         return self.lanes.has(topic) and tenant_of(topic) not in self.trusted_tenants and topic not in self.owned
+
+    def is_matched(self, topic: str) -> bool:
+        """Whether a topic (full name, existing or not) matches requests_pattern, and is neither listed nor a lane."""
+        pattern = self.pattern
+        return pattern is not None and topic not in self.owned and not self.is_lane(topic) and pattern.matches(topic)
+
+    def is_read_in_passes(self, topic: str) -> bool:
+        """Whether a topic (full name, existing or not) is a lane, or read like a lane because it matches."""
+        return self.is_lane(topic) or self.is_matched(topic)
+
+    @property
+    def has_passes(self) -> bool:
+        """Whether there may be such topics."""
+        return self.lanes is not Lanes.ONE or self.pattern is not None
 
     def takes(self, topic: str) -> bool:
         """Whether a topic (full name, existing or not) is listed, is `watch` or a lane, or matches requests_pattern."""

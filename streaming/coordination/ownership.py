@@ -66,6 +66,17 @@ class Ownership:
             raise
         return created
 
+    def claim_each(self, topics: Collection[str]) -> dict[str, str]:
+        """Take ownership of each topic that has no owner. Returns why not by topic, for those of other services."""
+        owners = dict(self._owners(sorted(topics)))
+        foreign = {topic: f"it is read by {owner}" for topic, owner in owners.items() if owner.service != self._service}
+        for topic in sorted({*topics} - owners.keys()):
+            try:
+                self.claim([topic])
+            except SafetyError:  # it has just been claimed
+                foreign[topic] = "it is read by another service"
+        return foreign
+
     def refuse_foreign(self, topics: Collection[str]) -> None:
         """Raise SafetyError if one of these topics belongs to another service."""
         for topic, owner in self._owners(topics):
@@ -90,11 +101,11 @@ class Ownership:
         self._delete(owned)
         return owned
 
-    def release_gone(self, partitions: Callable[[str], int | None], *, besides: Collection[str]) -> None:
+    def release_gone(self, partitions: Callable[[str], int | None], *, besides: Callable[[str], bool]) -> None:
         """Release the topics that no longer exist; a topic whose existence is unknown stays owned."""
         for topic in self.owned():
             with contextlib.suppress(ReaperError):
-                if topic not in besides and partitions(topic) is None:
+                if not besides(topic) and partitions(topic) is None:
                     self._delete([topic])
 
     def hold_state(self, receipts_id: str, directory: str) -> None:

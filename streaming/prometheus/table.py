@@ -213,7 +213,7 @@ QUERY_PARKED = _gauge(
 LANES = _gauge(
     Group.SERVICE,
     "lanes",
-    "Partitions of lanes, by what the service does with them",
+    "Partitions of lanes and of topics that match the pattern, by what the service does with them",
     Label("state", "`listening` (no message waits), `waiting`, `slow` (read one at a time), `not_watched`"),
 )
 LANE_RECEIPTS_DROPPED = _counter(

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 from streaming.config.settings import Settings
 from streaming.config.stores import located
 from streaming.errors import ConfigError, UnavailableError
-from streaming.queries.names import FURTHER, Query, checkpoint_of, queries_of
+from streaming.queries.names import FURTHER, Query, checkpoint_of, further_query, queries_of
 from streaming.state.filesystem import Folder, folder_of, open_filesystem, shown
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
@@ -99,13 +99,19 @@ def changes_of(settings: Settings, query: Query, partitions: Callable[[str], int
     ]
 
 
-def left_behind(settings: Settings, queries: Collection[Query], partitions: Callable[[str], int | None]) -> list[str]:
-    """Return a sentence for each topic that a checkpoint has read and no query reads now.
+def left_behind(
+    settings: Settings,
+    queries: Collection[Query],
+    partitions: Callable[[str], int | None],
+    read_in_passes: Collection[str] = (),
+) -> list[str]:
+    """Return a sentence for each topic that a checkpoint has read, and that neither a query nor a pass reads now.
 
     At most MOST_LEFT_BEHIND such checkpoints are read, and the last sentence counts the others: topics that come and go
     leave any number.
     """
-    used, read = {query.name for query in queries}, {topic for query in queries for topic in query.topics}
+    readers = (*queries, *map(further_query, read_in_passes))
+    used, read = {query.name for query in readers}, {topic for query in readers for topic in query.topics}
     names = sorted(name for name in _names(root_of(settings)) if name.startswith(FURTHER) and name not in used)
     sentences = [
         f"{topic}, which {checkpoint_of(settings, name)} has read, {_why_unread(partitions(topic))}. If that is "
@@ -125,7 +131,7 @@ def _why_unread(partitions: int | None) -> str:
     if partitions is None:
         return "no longer exists, and its unread messages are gone with it"
     return (
-        "is not read now: it is neither in topics.requests nor read because of topics.requests_pattern, and its unread "
+        "is not read now: it is neither in topics.requests nor matches topics.requests_pattern, and its unread "
         "messages wait until it is"
     )
 

@@ -21,21 +21,25 @@ class Query:
     topics: tuple[str, ...]
 
 
-def queries_of(settings: Settings, matched: Sequence[str] = ()) -> tuple[Query, ...]:
+def queries_of(settings: Settings, unlisted: Sequence[str] = ()) -> tuple[Query, ...]:
     """Return a query for each request topic, and a query for RETRY.
 
     The first topic's query is `requests`; the names of further queries contain the SHA-256 of their topic, so that no
     two share a checkpoint.
 
-    matched: topics that match topics.requests_pattern. Their queries are named in the same way, so that a topic keeps
-    its checkpoint when it is added to the list or removed from it.
+    unlisted: other topics that are read by a query: the watcher's, if it exists.
     """
     first, *further = settings.topics.requests
     return (
         Query(REQUESTS, (first,)),
-        *(Query(f"{FURTHER}{_digest(topic)}", (topic,)) for topic in (*further, *matched)),
+        *map(further_query, (*further, *unlisted)),
         Query(RETRY, (settings.topics.retry,)),
     )
+
+
+def further_query(topic: str) -> Query:
+    """Return the query of a topic that is not the first of topics.requests, nor RETRY."""
+    return Query(f"{FURTHER}{_digest(topic)}", (topic,))
 
 
 def short_name_of(query: Query) -> str | None:

@@ -1,10 +1,9 @@
-"""The running queries: those of the configuration, and those of topics that a look-up finds.
+"""The running queries: those of the configuration, and that of the watcher's topic, once a look-up finds it.
 
-The look-up finds the watcher's topic, if there is one, and topics that match topics.requests_pattern.
-
-1. A new topic gets its subscription, a checkpoint and a query. If a fault prevents that, it is logged, and the next
-   look-up tries again. The query of a topic that is gone ends, which is logged.
-2. A topic that a checkpoint has read and no query reads now is named in the log, once per start.
+1. The watcher's topic gets its subscription, a checkpoint and a query. If a fault prevents that, it is logged, and the
+   next look-up tries again. If the topic is gone, its query ends, which is logged.
+2. A topic that a checkpoint has read, and that neither a query nor a pass over lanes reads now, is named in the log,
+   once per start.
 3. A query that fails is parked (life.py), and the others continue; this includes a fault of its checkpoint. Only a
    fault of what queries share, such as the receipts, ends the service (deletion.gate.Outages).
 """
@@ -13,24 +12,20 @@ import contextlib
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from streaming.config.settings import Settings
-from streaming.coordination.ownership import Ownership
 from streaming.errors import ReaperError
 from streaming.queries.checkpoints import changes_of, left_behind
 from streaming.queries.life import ManagedQuery, QueryTools, TopicLog, stop_stream
-from streaming.queries.names import Query, queries_of
+from streaming.queries.names import Query, further_query, queries_of
 from streaming.queries.short_names import adopt_short_name
 from streaming.spark.java_errors import error_of, one_line
-from streaming.topics.matching import matched_topics
-from streaming.topics.setup import subscribe_to
+from streaming.topics.setup import subscribe_to, watch_topic
 from udfs.formats.internal_stats import Position
-from udfs.paths import tenant_of
 
 log = logging.getLogger("ledger-reaper")
 
@@ -43,13 +38,10 @@ class RunningQueries:
 
     settings: Settings
     tools: QueryTools
-    ownership: Ownership | None = None  # keeps other services from reading the topics of the pattern
-    # How many topics of the pattern are read, without the watcher's. Each query takes a thread and, every trigger, a
-    # handful of requests to brokers, and a tenant could create any number of topics.
-    most_matched: int = 100
     beat: Callable[[], None] = lambda: None  # called before each topic, whose brokers may take a minute to answer
+    read_in_passes: Callable[[], Collection[str]] = tuple  # returns the topics that match and that passes read
     _queries: dict[Query, ManagedQuery] = field(default_factory=dict)
-    _matched: dict[str, Query] = field(default_factory=dict)
+    _watch: Query | None = None  # that of the watcher's topic
     _looked_up_s: float = 0
     _log: TopicLog = field(default_factory=TopicLog)
     _left_behind_named: bool = False
@@ -61,9 +53,9 @@ class RunningQueries:
         return {query: managed.stream for query, managed in self._queries.items()}
 
     @property
-    def matched(self) -> tuple[str, ...]:
-        """Topics that are read although they are not listed: the watcher's, and those that match the pattern."""
-        return tuple(self._matched)
+    def unlisted(self) -> tuple[str, ...]:
+        """Topics that are read by a query although they are not listed: the watcher's."""
+        return () if self._watch is None else self._watch.topics
 
     @property
     def given_up(self) -> dict[Query, Exception]:
@@ -93,7 +85,7 @@ class RunningQueries:
         """Check all queries; return the failures that must end the service. To be called again and again."""
         if self.tools.monotonic() - self._looked_up_s >= _LOOK_UP_S:
             # a fault of the look-up must not stop the queries that run
-            with _try_again_later("could not look up the watcher's topic and topics.requests_pattern"):
+            with _try_again_later("could not look up the watcher's topic"):
                 self.look_up()
         failures = {}
         for query, managed in list(self._queries.items()):
@@ -103,27 +95,18 @@ class RunningQueries:
         return failures
 
     def look_up(self) -> bool:
-        """Find topics that are not listed, and read new topics; True if there are any. Raises what TopicAdmin does."""
+        """Find the watcher's topic, and read it; True if it is new. Raises what TopicAdmin does."""
         self._looked_up_s = self.tools.monotonic()
-        topics = matched_topics(self.tools.admin, self.settings)
-        for topic in self._matched.keys() - set(topics):
-            self._end_if_gone(self._matched[topic])
-        watch = self.settings.topics.watch
-        read = self._matched.keys() - {watch}
-        # each tenant's first topic before any tenant's second, so that no tenant crowds out another
-        new = _by_tenant([topic for topic in topics if topic not in (*read, watch)], read)
-        quota = max(self.most_matched - len(read), 0)
-        for topic in new[quota:]:
-            why = f"more than {self.most_matched} topics match; list it in topics.requests"
-            self._log(topic, f"not read: {why}")
-        watched = [watch] if watch in topics and watch not in self._matched else []
-        started = [topic for topic in (*watched, *new[:quota]) if self._take_up(topic)]
-        # tenants may create and delete any number of topics
-        self._log.keep_only({*topics, *(topic for query in self._queries for topic in query.topics)})
+        topics = watch_topic(self.tools.admin, self.settings)
+        is_new = False
+        if not topics and self._watch is not None:
+            self._end_if_gone(self._watch)
+        elif topics and self._watch is None:
+            is_new = self._take_up(*topics)
         # once per start: a topic that is deleted later is named when its query ends
         if not self._left_behind_named:
             self._name_left_behind(topics)
-        return bool(started)
+        return is_new
 
     def stop(self) -> None:
         """Tell all queries to stop at once: a query may be waiting for the fair lock of another."""
@@ -149,14 +132,15 @@ class RunningQueries:
     def _name_left_behind(self, topics: Sequence[str]) -> None:
         """Log the topics that a checkpoint has read and no query reads now."""
         with _try_again_later("could not check topics that were read before"):
-            queries = [*self._queries, *_queries(self.settings, tuple(topics))]
-            for message in left_behind(self.settings, queries, self.tools.admin.partitions):
+            queries = [*self._queries, *map(further_query, topics)]
+            in_passes = self.read_in_passes()
+            for message in left_behind(self.settings, queries, self.tools.admin.partitions, in_passes):
                 log.error("%s", message)
             self._left_behind_named = True
 
     def _take_up(self, topic: str) -> bool:
         self.beat()
-        (query,) = _queries(self.settings, (topic,))
+        query = further_query(topic)
         faults = self._prepare(query)
         if not faults:
             try:
@@ -167,35 +151,23 @@ class RunningQueries:
             except Exception as error:  # for example, the deleted topic's old query may still wait for the fair lock
                 faults = [one_line(error_of(query.name, error))]
         if faults:
-            self._log(topic, f"{self._why(topic)} and is not read, checked again every minute: {faults}")
+            self._log(topic, f"is topics.watch and is not read, checked again every minute: {faults}")
             return False
-        self._matched[topic] = query
+        self._watch = query
         self._log.forget(topic)
-        log.info("reading %s, which %s", topic, self._why(topic))
+        log.info("reading %s, which is topics.watch", topic)
         return True
 
     def _prepare(self, query: Query) -> list[str]:
-        """Claim a topic, and create its subscription; return the faults that prevent reading it."""
+        """Create the subscription of a topic; return the faults that prevent reading it."""
         (topic,) = query.topics
-        claimed: list[str] = []
         try:
-            if self.ownership is not None:
-                claimed = self.ownership.claim([topic])
             faults = subscribe_to(self.tools.admin, self.settings, topic)
-            faults += [f"query {query.name} reads another topic" for other in self._queries if other.name == query.name]
             if not faults:
                 adopt_short_name(self.settings, query)
-            faults += changes_of(self.settings, query, self.tools.admin.partitions)
+            return faults + changes_of(self.settings, query, self.tools.admin.partitions)
         except ReaperError as error:
-            faults = [str(error)]
-        if faults and claimed and self.ownership is not None:
-            # a tenant may create and delete any number of topics with a fault; none of them must leave a znode
-            with contextlib.suppress(ReaperError):
-                self.ownership.release(claimed)
-        return faults
-
-    def _why(self, topic: str) -> str:
-        return "is topics.watch" if topic == self.settings.topics.watch else "matches topics.requests_pattern"
+            return [str(error)]
 
     def _is_found_gone(self, query: Query) -> bool:
         with _try_again_later(f"could not check {query.topics[0]}"):
@@ -207,13 +179,10 @@ class RunningQueries:
         if self.tools.admin.partitions(topic) is not None:
             return False
         managed = self._queries.pop(query)
-        del self._matched[topic]
+        self._watch = None
         managed.forget()
         # in a thread: the query may be in the middle of its topic's last chunk
         threading.Thread(target=self._end, args=(query, managed.stream), name="end-query", daemon=True).start()
-        if self.ownership is not None:
-            with _try_again_later(f"could not release {topic}"):
-                self.ownership.release([topic])
         self._log(topic, "is gone, and its unread messages with it; its receipts and its checkpoint stay")
         return True
 
@@ -222,24 +191,6 @@ class RunningQueries:
         if query not in self._queries:  # otherwise the topic was created again, and is read
             self.tools.close_client(query.name)
             self.tools.forget(query)
-
-
-def _by_tenant(topics: Iterable[str], read: Iterable[str]) -> list[str]:
-    """Order topics so that each tenant's first topic is read before any tenant's second.
-
-    read: topics that are read already.
-    """
-    counts = Counter(tenant_of(topic) for topic in read)
-    ranks = {}
-    for topic in topics:
-        tenant = tenant_of(topic)
-        ranks[topic] = counts[tenant]
-        counts[tenant] += 1
-    return sorted(ranks, key=lambda topic: (ranks[topic], topic))
-
-
-def _queries(settings: Settings, matched: tuple[str, ...]) -> tuple[Query, ...]:
-    return tuple(query for query in queries_of(settings, matched) if query.topics[0] in matched)
 
 
 @contextlib.contextmanager

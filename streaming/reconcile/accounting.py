@@ -42,7 +42,7 @@ def reconcile(
     pulsar: Pulsar,
     now_ms: int,
     *,
-    matched: Sequence[str] = (),
+    unlisted: Sequence[str] = (),
     service: Markers | None = None,
 ) -> Reconciliation:
     """Check everything that is still stored. Raises UnavailableError if nothing can be checked.
@@ -51,7 +51,7 @@ def reconcile(
         settings: of the service.
         pulsar: reads topics and their positions.
         now_ms: the time, in ms since 1970.
-        matched: request topics that match the pattern, and are not listed.
+        unlisted: as queries_of.
         service: entries that the service's earlier checks have read, and that need not be read again, and lanes that it
             has processed. This check adds entries, and remembers for the next check what is unread now. None: a command
             checks, and remembers nothing.
@@ -60,7 +60,7 @@ def reconcile(
     # message between two stores never seems to be missing
     delayed = delayed_requests(settings, now_ms)
     check = _Check(settings, pulsar, now_ms, service or Markers())
-    check.read_positions(matched)
+    check.read_positions(unlisted)
     lost = check.lost(delayed)
     memory = UnreadMemory(settings.state_dir)
     remembered = memory.recall()
@@ -84,9 +84,9 @@ def reconcile(
     )
 
 
-def accept_gaps(settings: Settings, pulsar: Pulsar, now_ms: int, *, matched: Sequence[str] = ()) -> list[str]:
+def accept_gaps(settings: Settings, pulsar: Pulsar, now_ms: int, *, unlisted: Sequence[str] = ()) -> list[str]:
     """Stop the alarm for the ledgers that have vanished with unread messages so far; returns them as texts."""
-    accounts = reconcile(settings, pulsar, now_ms, matched=matched)
+    accounts = reconcile(settings, pulsar, now_ms, unlisted=unlisted)
     lost = {gaps.partition: gaps.trimmed for gaps in accounts.partitions if gaps.trimmed}
     UnreadMemory(settings.state_dir).accept(lost)
     return [f"{partition}: ledgers {', '.join(map(str, ledgers))}" for partition, ledgers in lost.items()]
@@ -108,10 +108,10 @@ class _Check:
         self.failures = _Failures(pulsar.admin)
         self.gaps: list[PartitionGaps] = []
 
-    def read_positions(self, matched: Sequence[str]) -> None:
+    def read_positions(self, unlisted: Sequence[str]) -> None:
         """Read the committed position of each partition, and after that its end."""
         admin = self._pulsar.admin
-        for query in queries_of(self._settings, matched):
+        for query in queries_of(self._settings, unlisted):
             with self.failures.noted(*map(topic_of, query.topics)):
                 # before the end: a batch that is committed in between is then only counted as unread
                 committed = committed_positions(location_of(self._settings, query.name))

@@ -8,8 +8,9 @@ The subscription's backlog is no substitute: the connector's cursor trails its r
    messages; if there are more, we extrapolate from the first 1,000.
 4. Messages read from RETRY that are not due yet wait too, and so does a retry whose receipt is committed and whose copy
    is not in RETRY yet.
-5. In a lane, messages that the subscription has not acknowledged wait. Each lane costs two requests, so at most
-   MOST_LANES of those that may have messages are asked, each tenant's first before any tenant's second.
+5. In a lane, or a topic that matches the pattern, messages that the subscription has not acknowledged wait. Each such
+   partition costs two requests, so at most MOST_LANES of those that may have messages are asked, each tenant's first
+   before any tenant's second.
 
 The sum is an upper bound: requests that move, and unread copies of the newest chunk in RETRY, may count twice. It is an
 estimate only if a partition has over 1,000 unread entries of several messages each (point 3), and too low if lanes were
@@ -26,7 +27,7 @@ from streaming.ports import Pulsar, StoredMessage
 from streaming.queries.checkpoints import committed_positions, location_of
 from streaming.queries.names import queries_of
 from streaming.state import receipts, waiting
-from streaming.topics.matching import matched_topics
+from streaming.topics.setup import watch_topic
 from udfs import columns as c
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.paths import base_topic
@@ -97,7 +98,7 @@ def unread_of(
         meanwhile: counts what was read from the topics, between the reads of their positions and of their ends.
         most_entries: of a partition, that are read; if more are unread, their messages are estimated.
     """
-    queries = queries_of(settings, matched_topics(pulsar.admin, settings))
+    queries = queries_of(settings, watch_topic(pulsar.admin, settings))
     topics = [topic for query in queries for topic in query.topics]
     # Requests move while we count, and each is in its next store before it leaves the previous store. We read first the
     # committed positions, then the retries that wait, then the newest chunk of receipts, and the ends of the topics

@@ -21,7 +21,7 @@ log = logging.getLogger("ledger-reaper")
 
 PATIENCE_SECONDS = 90  # brokers detect a vanished client within 30 to 60 s (keepAliveIntervalSeconds)
 _POLL_SECONDS = 0.2
-MOST_PARTITIONS = 64  # of a lane, and of a topic that only matches the pattern: a tenant chose how many it has
+MOST_PARTITIONS = 64  # of a lane, and of another topic that is not listed: a tenant chose how many it has
 
 
 def ensure_topics(admin: TopicAdmin, settings: Settings, stop: Event | None = None) -> tuple[int, int]:
@@ -229,6 +229,19 @@ def subscribe_to(admin: TopicAdmin, settings: Settings, topic: str) -> list[str]
         ]
     admin.ensure_subscription(topic, settings.topics.subscription)
     return _deviations(admin, settings, topic) + _evictions(admin, topic)
+
+
+def watch_topic(admin: TopicAdmin, settings: Settings) -> tuple[str, ...]:
+    """Return topics.watch if it exists: a watcher creates it, whether it runs in the service or by itself.
+
+    Raises what TopicAdmin raises.
+    """
+    try:
+        return (settings.topics.watch,) if admin.partitions(settings.topics.watch) is not None else ()
+    except RefusedError:
+        if settings.watch.enabled:
+            raise
+        return ()  # without a watcher, the service needs no right to that topic
 
 
 def _needs_deduplication(settings: Settings, topic: str) -> bool:

@@ -158,7 +158,6 @@ COVERED = {
     "streaming.sweep.ledgers": "tests/unit/sweep/test_deletes.py",
     "streaming.sweep.tiered_storage.offload_jobs": "tests/unit/sweep/tiered_storage/test_offloads.py",
     "streaming.sweep.tiered_storage.offload_steps": "tests/unit/sweep/tiered_storage/test_offloads.py",
-    "streaming.topics.matching": "tests/unit/queries/test_running.py",
     "streaming.topics.requests": "tests/integration/test_ops.py",
     "streaming.topics.setup": "tests/contract/test_topics.py",
     "streaming.topics.sizes": "tests/contract/test_publish.py",

@@ -71,6 +71,33 @@ def test_if_two_services_start_at_once_one_owns_all_topics_and_the_other_none(
             owner.release([A, B, C])
 
 
+def test_each_free_topic_is_claimed_and_those_of_other_services_are_named(
+    store: MetadataStore, new_store: Stores, root: str
+) -> None:
+    main, third = Ownership(store, root, "main"), Ownership(new_store(), root, "third")
+    third.claim([B])
+    for _ in range(2):
+        foreign = main.claim_each([A, B, C])
+        assert foreign.keys() == {B}
+        assert "it is read by service 'third'" in foreign[B]
+    assert (main.owned(), third.owned()) == ([A, C], [B])
+
+
+def test_a_topic_that_another_service_claims_at_the_same_time_is_not_ours(
+    store: MetadataStore, new_store: Stores, root: str
+) -> None:
+    main, third = Ownership(store, root, "main"), Ownership(new_store(), root, "third")
+    claim = main.claim
+
+    def claim_late(topics: list[str]) -> list[str]:
+        third.claim(topics)
+        return claim(topics)
+
+    main.claim = claim_late  # type: ignore[assignment, method-assign]
+    assert main.claim_each([A]).keys() == {A}
+    assert (main.owned(), third.owned()) == ([], [A])
+
+
 def test_deleted_topics_are_released_and_topics_of_unknown_existence_stay(store: MetadataStore, root: str) -> None:
     main = Ownership(store, root, "main")
     main.claim([A, B, C])
@@ -80,7 +107,7 @@ def test_deleted_topics_are_released_and_topics_of_unknown_existence_stay(store:
             raise SafetyError("existence unknown")
         return None
 
-    main.release_gone(partitions, besides=[C])
+    main.release_gone(partitions, besides=lambda topic: topic == C)
     assert main.owned() == [B, C]
 
 

@@ -11,6 +11,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from udfs.paths import base_topic
 
@@ -81,6 +82,7 @@ def _is_whole(topic: str) -> bool:
         return False
 
 
+@lru_cache(maxsize=8)  # it is asked about each of thousands of topics
 def parse_pattern(text: str) -> TopicPattern:
     """Parse a pattern. Raises ValueError with a message for the operator."""
     rest = text.removeprefix(_SCHEME)

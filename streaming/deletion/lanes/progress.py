@@ -8,7 +8,7 @@ A kill between the receipts and the move of a cursor repeats nothing, and neithe
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -35,6 +35,7 @@ class LaneProgress:
     service: LedgerDeletionService
     clock: Clock
     newest_receipts: Callable[[], Mapping[str, Position]]  # by partition, of earlier runs
+    of_queries: Callable[[Collection[str]], Mapping[str, Position]] = lambda _topics: {}  # queries.former_queries
     _received: Mapping[str, Position] | None = None
     _reached: dict[str, Position] = field(default_factory=dict)  # also of lanes that are gone: they may come back
     _processed: dict[str, Position] = field(default_factory=dict)  # since the last check of the accounts
@@ -48,6 +49,15 @@ class LaneProgress:
         """Read the newest receipts of earlier runs, once. Raises UnavailableError."""
         if self._received is None:
             self._received = self.newest_receipts()
+
+    def resume(self, topics: Collection[str]) -> None:
+        """Continue after what queries have processed of these topics, which are new. Raises UnavailableError."""
+        positions = self.of_queries(topics)
+        with self._guard:
+            for partition, position in positions.items():
+                self._reached[partition] = max(position, self.reached(partition))
+                # the accounts check it next, so that a gap that they know stays an alarm
+                self._processed.setdefault(partition, self._reached[partition])
 
     def after(self, partition: str, stats: InternalStats) -> Position:
         """Return the position after which a partition has its unprocessed messages."""

@@ -41,6 +41,7 @@ log = logging.getLogger("ledger-reaper")
 LANES = "lanes"  # the name of the query
 _RING_S = 0.5  # the longest wait for a ring
 _LIST_S, _COUNT_S = 60.0, 5.0
+_FRESH_S = 10.0
 _PAUSE_S, _SLOW_PAUSE_S = 0.01, 0.2  # between two passes
 _MOST_LANES = 64  # of a pass
 _MOST_MESSAGES = 500  # of a pass, shared by its lanes; the lanes that ring during a pass wait for its end
@@ -72,7 +73,7 @@ def _new_threads() -> ThreadPoolExecutor:
 class LaneReader:
     """One per service. Three threads list the lanes, process passes, and read slow lanes."""
 
-    existing: Callable[[], tuple[Mapping[str, int], Mapping[str, str]]]  # lanes.existing.existing_lanes
+    existing: Callable[[], tuple[Mapping[str, int], Mapping[str, str]]]  # lanes.owned.OwnedLanes
     admin: TopicAdmin
     progress: LaneProgress
     bell: Doorbell
@@ -134,8 +135,13 @@ class LaneReader:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether all lanes are watched, and none has a message that is not processed; given-up lanes are left out."""
+        """Whether all lanes are watched, and none has a message that is not processed; given-up lanes are left out.
+
+        A list that is older than _FRESH_S is read again first, because new lanes may have requests.
+        """
         with self._guard:
+            if self.monotonic() - self._listed_s > _FRESH_S:
+                self._listed_s, self._is_listed = float("-inf"), False
             given_up = self.given_up
             slow = len(self._slow) - len(self._slow.given_up)
             if not self._is_listed or self._in_work or self._halves or len(self._waiting) or slow > 0:
@@ -166,7 +172,6 @@ class LaneReader:
         """List the lanes if that is due, and count them for the metrics. Raises what list_lanes does."""
         try:
             if self.monotonic() - self._listed_s >= _LIST_S:
-                self._listed_s = self.monotonic()
                 self.list_lanes()
         finally:
             counts = {"listening": self.bell.listening, "slow": len(self._slow)}
@@ -178,9 +183,11 @@ class LaneReader:
 
     def list_lanes(self) -> None:
         """Watch new lanes, forget those that are gone, and show those that are not read. Raises UnavailableError."""
+        self._listed_s = self.monotonic()
         self.progress.recall()
         lanes, self._refused = self.existing()
         partitions = {f"{topic}-partition-{number}" for topic, count in lanes.items() for number in range(count)}
+        self.progress.resume({base_topic(partition) for partition in partitions - self._lanes.keys()})
         with self._guard:
             gone = self._lanes.keys() - partitions
             lost = sorted(gone & ({*self._waiting} | self._slow.waiting))

@@ -4,7 +4,7 @@ Spark runs a task in a slot; `local[8]` has eight. The connector waits half a mi
 never get, and occupies a slot all that time.
 1. RESERVED slots are for deletes. Reads share the others: two belong to the topics whose query has failed recently, the
    rest to all other topics. With at most four slots all reads share what is not reserved, one at least.
-2. A read gets at most half of the slots that it shares with others; so do all reads of one tenant's topics together.
+2. A read gets at most half of the slots that it shares with others.
 """
 
 import threading
@@ -31,7 +31,7 @@ class _Waiter:
 
 
 class Slots:
-    """A pool of slots. The holder (tenant or query) of the fewest slots goes first; on a tie, the longest unserved."""
+    """A pool of slots. The holder (a query) of the fewest slots goes first; on a tie, the longest unserved."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -71,8 +71,6 @@ class Slots:
 
     def _grant(self) -> None:
         while waiting := [waiter for waiter in self._waiting if self._may_have_more(waiter)]:
-            # Thus a tenant that publishes messages on which the connector fails delays others by a single read, to
-            # however many topics it publishes.
             first = min(waiting, key=lambda waiter: (self._held[waiter.holder], self._last.get(waiter.holder, 0)))
             taken = self._held.total()
             if taken and taken + first.count > first.most:
@@ -102,20 +100,13 @@ class ReadSlots:
     _usual: Slots = field(init=False)
     _slow: Slots = field(init=False)
     _slow_until_s: dict[str, float] = field(default_factory=dict)
-    _tenants: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Start with all slots free."""
         self._usual, self._slow = Slots(self.stop), Slots(self.stop)
 
-    def belongs_to(self, query: str, tenant: str) -> None:
-        """Count the query's reads towards its tenant's share. A query without a tenant has a share of its own."""
-        # not called for listed topics, because any tenant may publish to them
-        self._tenants[query] = tenant
-
     def forget(self, query: str) -> None:
         """Drop what is known about a query whose topic is gone."""
-        self._tenants.pop(query, None)
         self._slow_until_s.pop(query, None)
 
     def slow_down(self, query: str) -> None:
@@ -134,9 +125,8 @@ class ReadSlots:
         Yields a function that returns whether other reads wait for slots of the same pool.
         """
         slots, most = self._shared_by(query)
-        holder = f"tenant {self._tenants[query]}" if query in self._tenants else f"query {query}"
-        with slots.taken(max(1, min(partitions, _half(most))), most, holder):
-            yield lambda: slots.is_waited_for(besides=holder)
+        with slots.taken(max(1, min(partitions, _half(most))), most, query):
+            yield lambda: slots.is_waited_for(besides=query)
 
     def _shared_by(self, query: str) -> tuple[Slots, int]:
         """Return the pool of slots that the query shares with others of its kind, and its size."""

@@ -106,46 +106,6 @@ def test_a_read_that_hangs_leaves_half_of_the_slots_to_others_and_learns_whether
     readers.join()
 
 
-@pytest.mark.parametrize("are_slow", [False, True])
-def test_a_tenant_with_many_topics_keeps_others_waiting_for_one_of_them_only(
-    readers: Readers, *, are_slow: bool
-) -> None:
-    hostile = [f"hostile {number}" for number in range(10)]
-    for query in hostile:
-        readers.reading.belongs_to(query, "hostile")
-    for query in (*hostile, "listed") if are_slow else ():
-        readers.reading.slow_down(query)
-    for query in hostile:
-        readers.begin(query, 2)
-    first = readers.settle()
-    assert len(first) == 1, "half of the slots are for others"
-    readers.reading.belongs_to("honest", "honest")
-    readers.begin("listed", 2)
-    readers.begin("honest", 2)
-    held = readers.settle()
-    assert "listed" in held
-    if not are_slow:  # then what reads the honest tenant's topic has the other slots
-        assert "honest" not in held
-        readers.end(*first)
-        assert "honest" in readers.settle()
-
-
-def test_a_tenants_own_reads_that_wait_for_their_share_interrupt_no_other() -> None:
-    reading = ReadSlots(threading.Event(), lambda: 8)
-    readers = Readers(reading)
-    for query in ("one", "two"):
-        reading.belongs_to(query, "tenant")
-        readers.begin(query, 2)
-        readers.settle()
-    with reading.of("good", 2) as others_wait:
-        assert readers.settle() == {"one": 2}
-        assert not others_wait()
-        readers.begin("third", 2)
-        readers.settle()
-        assert others_wait()
-    readers.join()
-
-
 def test_reads_that_fit_run_in_parallel_and_none_overtakes_a_large_read(readers: Readers) -> None:
     readers.begin("first", 1)
     readers.begin("second", 1)

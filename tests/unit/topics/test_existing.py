@@ -10,10 +10,10 @@ from streaming.adapters.memory.tree import MemoryTree
 from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.deletion.lanes import existing
-from streaming.deletion.lanes.existing import existing_lanes, lane_partitions
 from streaming.errors import UnavailableError
 from streaming.ports import Unreadable
+from streaming.topics import existing
+from streaming.topics.existing import existing_lanes, lane_partitions, matching_topics
 
 LANE = "__ledger_deletion"
 
@@ -23,9 +23,11 @@ def store() -> MemoryStore:
     return MemoryStore(MemoryTree(ManualClock()))
 
 
-def _settings(tmp_path: Path, lanes: str) -> Settings:
+def _settings(tmp_path: Path, lanes: str, pattern: str = "") -> Settings:
     file = tmp_path / "config.toml"
-    file.write_text(f'[topics]\nlanes = "{lanes}"\ntrusted_tenants = ["pulsar", "trusted"]\n')
+    file.write_text(
+        f'[topics]\nlanes = "{lanes}"\nrequests_pattern = "{pattern}"\ntrusted_tenants = ["pulsar", "trusted"]\n'
+    )
     return load(file)
 
 
@@ -135,3 +137,76 @@ class _Unreadable:
 
     def read_many(self, paths: list[str]) -> list[object]:
         return [Unreadable("no right")] * len(paths)
+
+
+PATTERN = "persistent://(acme|rival)/reaper/d.*"
+
+
+def test_topics_that_match_are_listed_with_the_lanes_and_each_once(tmp_path: Path, store: MemoryStore) -> None:
+    for namespace, name in (
+        ("acme/reaper", "d1"),
+        ("rival/reaper", "d%3A2"),
+        ("acme/reaper", "x"),
+        ("acme/other", "d1"),
+    ):
+        _create(store, namespace, name, b'{"partitions":2}')
+    _create(store, "acme/west/reaper", "d1")
+    _create(store, "acme/ledger-deletion")
+    settings = _settings(tmp_path, "tenant", PATTERN)
+    matching = ["persistent://acme/reaper/d1", "persistent://rival/reaper/d:2"]
+    lanes, refused = existing_lanes(store, settings)
+    assert lanes == {f"persistent://acme/ledger-deletion/{LANE}": 1, **dict.fromkeys(matching, 2)}
+    assert refused == {}
+    assert matching_topics(store, settings) == matching
+    assert matching_topics(store, _settings(tmp_path, "tenant")) == []
+
+
+@pytest.mark.parametrize(("lanes", "expected"), [("one", 2), ("namespace", 1)])
+def test_a_lane_that_matches_the_pattern_is_read_once(
+    tmp_path: Path, store: MemoryStore, lanes: str, expected: int
+) -> None:
+    for name in (LANE, "d1"):
+        _create(store, "acme/reaper", name)
+    settings = _settings(tmp_path, lanes, "persistent://acme/reaper/.*")
+    assert len(existing_lanes(store, settings)[0]) == 2
+    assert len(matching_topics(store, settings)) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("d-RETRY", id="of retries"),
+        pytest.param("d-DLQ", id="of dead letters"),
+        pytest.param("d-RECEIPT", id="of receipts"),
+        pytest.param("d-partition-0", id="a partition"),
+        pytest.param("d%2C2", id="a comma"),
+        pytest.param("d%20", id="a blank at the end"),
+        pytest.param("d%", id="no encoded name"),
+    ],
+)
+def test_names_that_are_no_request_topics_do_not_match(tmp_path: Path, store: MemoryStore, name: str) -> None:
+    _create(store, "acme/reaper", name)
+    assert existing_lanes(store, _settings(tmp_path, "one", PATTERN)) == ({}, {})
+
+
+def test_listed_topics_are_no_matches(tmp_path: Path, store: MemoryStore) -> None:
+    _create(store, "acme/reaper", "d1")
+    settings = _settings(tmp_path, "one", PATTERN)
+    listed = settings.topics.model_copy(update={"requests": (*settings.topics.requests, "persistent://acme/reaper/d1")})
+    assert existing_lanes(store, settings.model_copy(update={"topics": listed})) == ({}, {})
+
+
+def test_any_number_of_matching_topics_takes_three_bulk_reads_below_tenants_that_can_match(
+    tmp_path: Path, store: MemoryStore
+) -> None:
+    for number in range(30):
+        _create(store, f"tenant{number}/reaper", "d1")
+    _create(store, "other/reaper", "d1")
+    steps: list[str] = []
+    counting = _Counting(store, steps)
+    lanes, _refused = existing_lanes(
+        counting,  # type: ignore[arg-type]
+        _settings(tmp_path, "one", "persistent://tenant.*/reaper/d.*"),
+    )
+    assert len(lanes) == 30
+    assert steps == ["children", "children", "read"]
