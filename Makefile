@@ -3,7 +3,21 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# `make TARGET SPARK=4.3` uses the other combination (docs/limits.md), in an environment of its own.
+SPARK ?= 3.5
+ifeq ($(SPARK),3.5)
+EXTRA := spark35
 VENV := .venv
+CONSTRAINTS := constraints.txt
+PYTHONS := 3.11
+else ifeq ($(SPARK),4.3)
+EXTRA := spark4
+VENV := .venv-spark4
+CONSTRAINTS := constraints-spark4.txt
+PYTHONS := 3.11
+else
+$(error SPARK is 3.5 or 4.3)
+endif
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # what everything started from here writes for a while
@@ -16,18 +30,18 @@ help: ## Show what there is
 
 .PHONY: machine
 machine:
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
-	  || { echo "missing: Python 3.11 (set PYTHON=/path/to/python3.11)"; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] not in sys.argv)' $(PYTHONS) 2>/dev/null \
+	  || { echo "missing: Python $(firstword $(PYTHONS)) (set PYTHON=/path/to/python)"; exit 1; }
 	@java -version 2>&1 | grep -Eq 'version "(17|21)' \
 	  || { echo "missing: Java 17 (java -version must say 17)"; exit 1; }
 
 .PHONY: setup
-setup: machine $(READY) ## Make the virtual environment (.venv) with everything pinned
+setup: machine $(READY) ## Make the virtual environment (.venv; SPARK=4.3: .venv-spark4) with everything pinned
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml $(CONSTRAINTS)
 	@echo "installing into $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sandbox,dev,otlp]'
+	@$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[$(EXTRA),sandbox,dev,otlp]'
 	@touch $(READY)
 
 .PHONY: demo
@@ -80,7 +94,7 @@ tools: setup ## Build promtool, helm and kustomize into the user's cache, where 
 
 .PHONY: dist
 dist: setup ## Build what a Spark cluster needs into dist/: wheel, packed environment, jars
-	@VENV_PACK=$(CURDIR)/$(BIN)/venv-pack deploy/dist.sh dist
+	@SPARK=$(SPARK) PYTHON=$(PYTHON) VENV_PACK=$(CURDIR)/$(BIN)/venv-pack deploy/dist.sh dist
 
 .PHONY: man
 man: setup ## Write the man pages into dist/man, from the help of the commands
@@ -112,5 +126,5 @@ site: setup ## Build the documentation site into build/site, and check it
 	@$(BIN)/python -m tests.doc_site site build
 
 .PHONY: clean
-clean: ## Remove the virtual environment and everything that was built or left behind
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache artifacts .demo .tmp spark-warehouse
+clean: ## Remove the virtual environments and everything that was built or left behind
+	rm -rf .venv .venv-spark4 build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache artifacts .demo .tmp spark-warehouse

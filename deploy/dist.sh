@@ -2,10 +2,11 @@
 # Builds the files with which a Spark cluster runs Ledger Reaper (docs/deploying.md); `make dist` calls it.
 #
 #   deploy/dist.sh dist
+#   SPARK=4.3 deploy/dist.sh dist              # with PySpark 4 instead of 3.5 (docs/limits.md)
 #   deploy/dist.sh dist /opt/ledger-reaper     # from an installation by deploy/install.sh
 #
 # The folder then contains the wheel; environment.tar.gz for spark-submit's --archives, so that a worker needs only
-# Python 3.11 and Java; and jars/ with SHA512SUMS.
+# Java and Python of the version with which the environment was made; and jars/ with SHA512SUMS.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -23,14 +24,15 @@ else
   "$here/install.sh" "$scratch/made"
 fi
 venv=$scratch/made/venv
-packages=lib/python3.11/site-packages
+version=$(basename "$venv"/lib/python3.*)
+packages=lib/$version/site-packages
 
 # A worker's Python may be in another folder, so the environment contains no Python and uses the worker's.
 rm "$venv"/bin/python*
 cp "$here/worker-python" "$venv/bin/python"
 chmod 0755 "$venv/bin/python"
 ln -s python "$venv/bin/python3"
-ln -s python "$venv/bin/python3.11"
+ln -s python "$venv/bin/$version"
 
 # Workers have Spark's Java archives, and need neither the packages' tests nor pip.
 TMPDIR=$scratch "$pack" --quiet --force --prefix "$venv" --output "$into/environment.tar.gz" \

@@ -8,12 +8,13 @@
 #   ledger_reaper-VERSION-….whl        the program, with its man pages; for pip and pipx
 #   ledger_reaper_client-VERSION-….whl the client for programs that drop ledgers (clients/python)
 #   ledger_reaper-VERSION.tar.gz       the sources that an installation needs, with deploy/ and docs/
-#   constraints.txt                    the versions of all packages with which it was tested
+#   constraints.txt                    the versions of all packages with which it was tested: with PySpark 3.5,
+#   constraints-spark4.txt             and with PySpark 4
 #   ledger-reaper-VERSION.tgz          the Helm chart
 #   kubernetes.yaml, kubernetes-executors.yaml    the manifests, as kustomize builds them
 #   alerts.yaml, dashboard.json        the alert rules for Prometheus, the dashboard for Grafana
 #   man.tar.gz                         the man pages
-#   sbom.cdx.json                      all packages and Java archives of an installation (CycloneDX)
+#   sbom.cdx.json, sbom-spark4.cdx.json           all packages and Java archives of an installation (CycloneDX)
 #   SHA256SUMS
 set -euo pipefail
 
@@ -46,8 +47,8 @@ tools=$(python -m tests.go_tools --required helm kustomize promtool)
 
 echo "wheel, source archive, man pages"
 mkdir "$scratch/source"
-cp -R pyproject.toml MANIFEST.in README.md LICENSE SECURITY.md CHANGELOG.md CONTRIBUTING.md constraints.txt conf deploy \
-  docs streaming udfs "$scratch/source"
+cp -R pyproject.toml MANIFEST.in README.md LICENSE SECURITY.md CHANGELOG.md CONTRIBUTING.md constraints{,-spark4}.txt conf \
+  deploy docs streaming udfs "$scratch/source"
 find "$scratch/source" -name __pycache__ -prune -exec rm -r {} +
 PYTHONPATH=. python deploy/man_pages.py "$scratch/source/man"
 python -m build --outdir "$into" "$scratch/source" > "$scratch/build.log" 2>&1 || { cat "$scratch/build.log" >&2; exit 1; }
@@ -55,30 +56,39 @@ wheel=("$into"/ledger_reaper-"$version"-*.whl)
 check-wheel-contents --config pyproject.toml "${wheel[0]}"
 tar --create --gzip --file "$into/man.tar.gz" --directory "$scratch/source" --sort=name --owner=0 --group=0 \
   --mtime="@$SOURCE_DATE_EPOCH" man
-cp constraints.txt "$into"
+cp constraints{,-spark4}.txt "$into"
 
-echo "installation into an empty environment"
-venv=$scratch/venv
-"$base_python" -m venv --without-pip "$venv"
-python -m pip --quiet --disable-pip-version-check --python "$venv/bin/python" install --constraint constraints.txt "${wheel[0]}"
-python -m pip --quiet --disable-pip-version-check --python "$venv/bin/python" check
 mkdir "$scratch/home" "$scratch/elsewhere"
 elsewhere() { # runs a command outside the checkout, without its environment
   (cd "$scratch/elsewhere" && env -i PATH="$PATH" HOME="$scratch/home" LANG=C.UTF-8 \
     XDG_CACHE_HOME="${XDG_CACHE_HOME:-$HOME/.cache}" ${JAVA_HOME:+JAVA_HOME="$JAVA_HOME"} "$@")
 }
-reaper() { elsewhere "$venv/bin/ledger-reaper" "$@"; }
-[ "$(reaper --version)" = "ledger-reaper $version" ]
-reaper init --untried --out my.toml > "$scratch/said"
-reaper config validate --config my.toml >> "$scratch/said"
-reaper config show --config my.toml > "$scratch/shown.toml"
-elsewhere "$venv/bin/ledger-reaper" config validate --config "$scratch/shown.toml" >> "$scratch/said"
-reaper jars --to "$scratch/jars" > "$scratch/said"
-(cd "$scratch/jars" && sha512sum --check --quiet --strict SHA512SUMS)
+verified() { # installs the wheel with an extra into an empty environment, and runs commands
+  local venv=$scratch/$1
+  "$base_python" -m venv --without-pip "$venv"
+  local pip=(python -m pip --quiet --disable-pip-version-check --python "$venv/bin/python")
+  "${pip[@]}" install --constraint "$2" "${wheel[0]}[$1]"
+  "${pip[@]}" check
+  reaper() { elsewhere "$venv/bin/ledger-reaper" "$@"; }
+  [ "$(reaper --version)" = "ledger-reaper $version" ]
+  reaper init --untried --out "$1.toml" > "$scratch/said"
+  reaper config validate --config "$1.toml" >> "$scratch/said"
+  reaper config show --config "$1.toml" > "$scratch/shown.toml"
+  reaper config validate --config "$scratch/shown.toml" >> "$scratch/said"
+  reaper jars --to "$scratch/$1-jars" > "$scratch/said"
+  (cd "$scratch/$1-jars" && sha512sum --check --quiet --strict SHA512SUMS)
+  cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file "$scratch/python.json" \
+    "$venv/bin/python"
+  PYTHONPATH=. python deploy/sbom.py "$scratch/python.json" "$into/$3"
+}
+
+echo "installation into empty environments"
+verified spark35 constraints.txt sbom.cdx.json
+verified spark4 constraints-spark4.txt sbom-spark4.cdx.json
 # the help of every command, from the wheel alone
 cp deploy/man_pages.py "$scratch/elsewhere"
-elsewhere "$venv/bin/python" man_pages.py man
-diff --recursive "$scratch/elsewhere/man" "$venv/share/man/man1"
+elsewhere "$scratch/spark35/bin/python" man_pages.py man
+diff --recursive "$scratch/elsewhere/man" "$scratch/spark35/share/man/man1"
 
 echo "the client's wheel, in an empty environment"
 cp -R clients/python "$scratch/client"
@@ -91,11 +101,6 @@ client_pip=(python -m pip --quiet --disable-pip-version-check --python "$scratch
 "${client_pip[@]}" install "${client_wheel[0]}"
 "${client_pip[@]}" check
 elsewhere "$scratch/client-venv/bin/python" -c 'import pulsar; from ledger_reaper_client import *'
-
-echo "list of packages"
-cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file "$scratch/python.json" \
-  "$venv/bin/python"
-PYTHONPATH=. python deploy/sbom.py "$scratch/python.json" "$into/sbom.cdx.json"
 
 echo "chart, manifests, alerts, dashboard"
 python -m pytest --quiet tests/architecture/test_{chart,alerts,dashboard}.py

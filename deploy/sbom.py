@@ -9,16 +9,18 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from streaming.spark.ivy import Artifact
-from streaming.spark.jars import CONNECTORS, S3A
+from streaming.spark.jars import CONNECTOR, S3A_OF_SPARK_3, S3A_OF_SPARK_4
 
 
 def with_java_archives(bom: dict[str, Any]) -> dict[str, Any]:
-    """Return the list with the archives that `ledger-reaper jars` fetches; the program depends on them.
+    """Return the list with the archives that `ledger-reaper jars` fetches for its PySpark; the program depends on them.
 
     Spark's own archives are part of the Python package pyspark.
     """
     program = bom["metadata"]["component"]["bom-ref"]
-    archives = [_component(artifact) for artifact in (*CONNECTORS.values(), *S3A)]
+    (spark,) = (each["version"] for each in bom["components"] if each["name"] == "pyspark")
+    needed = (CONNECTOR, *S3A_OF_SPARK_3) if spark.startswith("3.5.") else S3A_OF_SPARK_4
+    archives = [_component(artifact) for artifact in needed]
     added = [archive["bom-ref"] for archive in archives]
     return bom | {
         "components": [*bom["components"], *archives],

@@ -65,19 +65,28 @@ def run_command() -> NoReturn:
     code: str | int | None = 0
     try:
         app(prog_name="ledger-reaper")
-    except ReaperError as error:
-        say_lines(f"ledger-reaper: {error}", err=True)
-        code = error.exit_code
     except SystemExit as ended:
         code = ended.code
-    except Exception:
-        say_lines(traceback.format_exc().rstrip(), err=True)
-        code = 1
+    except Exception as error:
+        code = _reported(error)
     if is_submitted() and "pyspark" in sys.modules:
         from streaming.spark.session import end_jvm
 
         end_jvm(_number(code))
     sys.exit(code)
+
+
+def _reported(error: Exception) -> int:
+    """Print why a command failed; return its exit code."""
+    if isinstance(error, ModuleNotFoundError) and error.name in ("pyspark", "py4j"):
+        from streaming.spark import installed
+
+        error = installed.missing()
+    if isinstance(error, ReaperError):
+        say_lines(f"ledger-reaper: {error}", err=True)
+        return error.exit_code
+    say_lines(traceback.format_exc().rstrip(), err=True)
+    return 1
 
 
 def _number(code: str | int | None) -> int:

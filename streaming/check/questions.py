@@ -8,7 +8,6 @@ from base64 import b64encode
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from hashlib import sha1
-from importlib.metadata import version
 from pathlib import Path
 from uuid import uuid4
 
@@ -358,9 +357,10 @@ def java_version() -> str:
 
 
 def jars(settings: Settings) -> str:
-    """Check that the connector and, for checkpoints on S3, S3A exist, without fetching them."""
-    needed = [artifacts.connector(version("pyspark"))]
-    needed += artifacts.S3A if is_on_s3(settings.checkpoints.dir) else ()
+    """Check that the connector and, for checkpoints on S3, S3A exist, as far as needed, without fetching them."""
+    needed = [*artifacts.connector(), *(artifacts.s3a() if is_on_s3(settings.checkpoints.dir) else ())]
+    if not needed:
+        return "none are needed"
     if folder := artifacts.folder():
         artifacts.found(needed)
         return f"{len(needed)} in {folder}"

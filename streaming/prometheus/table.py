@@ -111,7 +111,7 @@ BUILD_INFO = _gauge(
     "Always 1",
     Label("version", "of Ledger Reaper"),
     Label("pyspark", "version of PySpark"),
-    Label("connector", "version of the Pulsar connector"),
+    Label("connector", "version of the Pulsar connector; empty with PySpark 4"),
     Label("python", "version of Python"),
 )
 READY = _gauge(Group.PROCESS, "ready", "1 if /readyz answers 200; otherwise /readyz names the reasons")

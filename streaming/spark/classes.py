@@ -38,7 +38,11 @@ _OURS = re.compile(rf"{_LISTING}.+/[0-9a-f]{{16}}\.lst")
 # code that changes classes.
 _CHOSEN = ("-Xshare", "Archive", "ClassList", "-agent", "-javaagent", "-Xbootclasspath", "--patch-module")
 _AFTER_S = 60.0
-_READ_CLASS = "org/apache/spark/sql/pulsar/PulsarSourceRDDPartition"  # this class is loaded when messages are read
+# One of these classes is loaded when messages are read, by the connector or by our source.
+_READ_CLASSES = (
+    "org/apache/spark/sql/pulsar/PulsarSourceRDDPartition",
+    "org/apache/spark/sql/execution/datasources/v2/python/PythonStreamingInputPartition",
+)
 _ROOM_BYTES = 1536 << 20  # creating an archive took 1 GB of memory; the archive takes 0.2 GB of disk space
 _LATEST_S = 1800.0
 _UNUSED_S = 30 * 24 * 3600.0
@@ -145,7 +149,7 @@ def _start(folder: Path, class_list: Path, command: Sequence[str]) -> bool:
     """Start a process that creates the archive; False if it is too early for that, or if it cannot be done."""
     try:
         names = class_list.read_text(encoding="utf-8", errors="replace")
-        if _READ_CLASS not in names or not has_room(folder):
+        if not any(each in names for each in _READ_CLASSES) or not has_room(folder):
             return False
         work = folder / f"making-{class_list.stem}-{os.getpid()}"
         work.mkdir()

@@ -18,6 +18,7 @@ from xml.sax.saxutils import quoteattr
 from platformdirs import user_cache_path
 
 from streaming.errors import ConfigError, ReaperError, UnavailableError
+from streaming.spark.installed import missing
 
 if TYPE_CHECKING:
     from filelock import UnixFileLock
@@ -238,7 +239,7 @@ def _ivy_jar() -> Path:
 
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise ConfigError("PySpark is not installed in this environment: run `make setup`")
+        raise missing()
     jars = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
     if not jars:
         raise ConfigError(f"PySpark at {Path(spec.origin).parent} ships no Ivy jar: install the tested version")

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from streaming.errors import ConfigError
-from streaming.spark.installed import spark_version
+from streaming.spark.installed import has_connector, require_tested, spark_version
 from streaming.spark.ivy import Artifact, Progress, are_fetched, fetch, sha512_of
 
 # This variable names a folder with all archives (`ledger-reaper jars --to` creates it): then nothing is fetched.
@@ -21,20 +21,18 @@ SUMS = "SHA512SUMS"
 # Our own: classes for kinds of credentials that the connector's Pulsar client does not know (`make credentials-jar`).
 CREDENTIALS = Path(__file__).parent / "credentials.jar"
 
-# The connector is a Scala 2.12 build for one minor version of Spark; another one needs another coordinate here.
-CONNECTORS = {
-    "3.5": Artifact(
-        organisation="io.streamnative.connectors",
-        name="pulsar-spark-connector_2.12",
-        revision="3.1.1.4",
-        extension="jar",
-        classifier="",
-        size_bytes=36_065_628,
-        sha512="04622a3f1ef2c81ce4cfa6b230806bf1a1c1199fa13a6fbe8831fcdb3aa5addd0a3502d8e853f6d4552c2cd0f9f411e30d6b36a02c8ccc726f8854c03de37a9e",
-    ),
-}
-# The S3 client for the version of Hadoop that PySpark 3.5 ships, and the AWS SDK with which this client was built.
-S3A = (
+# A build for Scala 2.12 and Spark 3.5; there is none for the others, which read Pulsar by our own source.
+CONNECTOR = Artifact(
+    organisation="io.streamnative.connectors",
+    name="pulsar-spark-connector_2.12",
+    revision="3.1.1.4",
+    extension="jar",
+    classifier="",
+    size_bytes=36_065_628,
+    sha512="04622a3f1ef2c81ce4cfa6b230806bf1a1c1199fa13a6fbe8831fcdb3aa5addd0a3502d8e853f6d4552c2cd0f9f411e30d6b36a02c8ccc726f8854c03de37a9e",
+)
+# The S3 client for the version of Hadoop that PySpark ships, and the AWS SDK with which this client was built.
+S3A_OF_SPARK_3 = (
     Artifact(
         organisation="org.apache.hadoop",
         name="hadoop-aws",
@@ -54,16 +52,50 @@ S3A = (
         sha512="4231e69dfc4b952575579d5310e97abfc931f44f2184a71ce2072970d12623200f3adb346fea131c75c515188f665ae7912d2516becc14307cda144acb52e3f6",
     ),
 )
+S3A_OF_SPARK_4 = (
+    Artifact(
+        organisation="org.apache.hadoop",
+        name="hadoop-aws",
+        revision="3.5.0",
+        extension="jar",
+        classifier="",
+        size_bytes=938_071,
+        sha512="68d112702267efaec0ed88fc1b9a0cf93fb6175f4cce2f6d72822c3ceda03651e9299d2284ec1a747f36671a5f47e0501884f9a7e218b3a2a530a00f77a99333",
+    ),
+    Artifact(
+        organisation="software.amazon.awssdk",
+        name="bundle",
+        revision="2.35.4",
+        extension="jar",
+        classifier="",
+        size_bytes=686_119_507,
+        sha512="92117c93e34c8c8f5c7e27c0f29f9ae027a2d8ff186da7e40b4815cfeb1607b4cc121fd20fa7b58ee4cb692a4f5e919953e11263d831cc9b2b69c6bed124f6db",
+    ),
+)
+
+
+def connector() -> tuple[Artifact, ...]:
+    """Return the connector for the installed PySpark; nothing if there is none, and our own source reads Pulsar.
+
+    Raises ConfigError if this PySpark was not tested.
+    """
+    require_tested()
+    return (CONNECTOR,) if has_connector() else ()
+
+
+def s3a() -> tuple[Artifact, ...]:
+    """Return what checkpoints on S3 need with the installed PySpark."""
+    return S3A_OF_SPARK_3 if has_connector() else S3A_OF_SPARK_4
 
 
 def jars(*, progress: Progress | None = None, provided: Path | None = None) -> list[Path]:
-    """Return the connector's jar for the installed Spark. Raises what connector() and found() raise."""
-    return found([connector(spark_version())], progress=progress, provided=provided)
+    """Return the paths of connector(). Raises what connector() and found() raise."""
+    return found(connector(), progress=progress, provided=provided)
 
 
 def are_here(others: Sequence[Artifact] = ()) -> bool:
-    """Whether nothing has to be fetched for the connector's jar and others. Raises what connector() does."""
-    return folder() is not None or are_fetched([connector(spark_version()), *others])
+    """Whether nothing has to be fetched for connector() and others. Raises what connector() does."""
+    return folder() is not None or are_fetched([*connector(), *others])
 
 
 def folder() -> Path | None:
@@ -95,24 +127,20 @@ def found(
 
 def copied(into: Path, progress: Progress | None = None) -> list[Path]:
     """Copy all archives that any configuration needs into a folder, together with a file of their SHA-512."""
-    artifacts = [connector(spark_version()), *S3A]
+    own = [CREDENTIALS] if has_connector() else []
     into.mkdir(parents=True, exist_ok=True)
-    copies = [Path(shutil.copy(path, into)) for path in (*found(artifacts, progress=progress), CREDENTIALS)]
+    archives = found([*connector(), *s3a()], progress=progress)
+    copies = [Path(shutil.copy(path, into)) for path in (*archives, *own)]
     sums = "".join(f"{sha512_of(path)}  {path.name}\n" for path in copies)
     (into / SUMS).write_text(sums, encoding="utf-8")
     return copies
 
 
-def connector(spark_version: str) -> Artifact:
-    """Return the connector that was built for this Spark version. Raises ConfigError if there is none."""
-    minor = ".".join(spark_version.split(".")[:2])
-    if minor not in CONNECTORS:
-        supported = ", ".join(sorted(CONNECTORS))
-        raise ConfigError(f"no Pulsar connector is known for Spark {spark_version}: install PySpark {supported}")
-    return CONNECTORS[minor]
-
-
 def versions() -> tuple[str, str, str, str]:
-    """Return the versions of this program, of PySpark, of the connector and of Python."""
-    spark = spark_version()
-    return version("ledger-reaper"), spark, connector(spark).revision, platform.python_version()
+    """Return the versions of this program, of PySpark, of the connector and of Python; "" for what is not there."""
+    try:
+        spark = spark_version()
+        pulsar = "".join(each.revision for each in connector())
+    except ConfigError:  # the watcher works without Spark
+        spark = pulsar = ""
+    return version("ledger-reaper"), spark, pulsar, platform.python_version()

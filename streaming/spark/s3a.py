@@ -13,21 +13,32 @@ from streaming.config.sections import CheckpointSettings
 from streaming.config.settings import Settings
 from streaming.config.stores import endpoint_of, is_on_s3
 from streaming.errors import ConfigError, SafetyError, UnavailableError
+from streaming.spark.installed import has_connector
 
 FILESYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _HADOOP = "spark.hadoop.fs.s3a."
-_OF_SDK = re.compile(r"[^\n]*com\.amazonaws\.[^\n]{0,300}")
-# AWS's Java SDK 1, which S3A uses, has its own name for the variable AWS_SHARED_CREDENTIALS_FILE of all other tools.
+_OF_SDK = re.compile(r"[^\n]*(?:com\.amazonaws|software\.amazon\.awssdk)\.[^\n]{0,300}")
+# AWS's Java SDK 1, which S3A of Spark 3.5 uses, has its own name for all other tools' AWS_SHARED_CREDENTIALS_FILE.
 _PROFILES, _JAVA_PROFILES = "AWS_SHARED_CREDENTIALS_FILE", "AWS_CREDENTIAL_PROFILES_FILE"
+
+# The class that writes checkpoints, and the one that finds credentials where AWS's tools do. The former renames, which
+# S3A does by copying a single object. AbortableStreamBasedCheckpointFileManager, which was written for S3, only logs
+# that a file could not be written, and the batch continues as if the file existed.
+_SPARK_3 = (
+    "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager",
+    "com.amazonaws.auth.DefaultAWSCredentialsProviderChain",
+)
+_SPARK_4 = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
+)
 
 
 def spark_conf(settings: Settings) -> dict[str, str]:
     """Return Spark's options for checkpoints on an object store; empty if they are on a disk. None is a secret."""
     if not is_on_s3(settings.checkpoints.dir):
         return {}
-    # it renames, which S3A does by copying a single object. AbortableStreamBasedCheckpointFileManager, which was
-    # written for S3, only logs that a file could not be written, and the batch continues as if the file existed
-    manager = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+    manager, credentials = _SPARK_3 if has_connector() else _SPARK_4
     return {
         "spark.sql.streaming.checkpointFileManagerClass": manager,
         f"{_HADOOP}endpoint": endpoint_of(settings.s3),
@@ -35,7 +46,7 @@ def spark_conf(settings: Settings) -> dict[str, str]:
         f"{_HADOOP}path.style.access": "true",  # pyarrow does the same if it is given an endpoint
         # our configuration contains no credentials: S3A reads them where AWS's own tools do, from variables, profile
         # files, or the machine's role
-        f"{_HADOOP}aws.credentials.provider": "com.amazonaws.auth.DefaultAWSCredentialsProviderChain",
+        f"{_HADOOP}aws.credentials.provider": credentials,
         f"{_HADOOP}fast.upload.buffer": "bytebuffer",  # a file of a kilobyte needs no temporary file
         f"{_HADOOP}directory.marker.retention": "keep",  # else each write deletes the markers of the folders above
     }

@@ -19,6 +19,7 @@ from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
 from streaming.errors import ConfigError
 from streaming.spark import classes, connector_clients, connector_lz4, ivy, s3a, scratch, submitted
+from streaming.spark.installed import has_connector, require_tested
 from streaming.spark.submitted import LOOPBACK
 
 log = logging.getLogger("ledger-reaper")
@@ -35,6 +36,7 @@ MESSAGES_PER_BATCH = "100"
 # Every job relies on these; conf/spark-defaults.conf has the same for spark-submit.
 NEEDED = {
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "false",  # as by default in Spark 3.5: a value that can't be cast becomes null
     "spark.sql.shuffle.partitions": "4",
     ROWS_PER_BATCH: "5000",
     "spark.scheduler.mode": "FAIR",
@@ -62,11 +64,13 @@ class Jars(NamedTuple):
 def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> SparkSession:
     """Start Spark in this process.
 
-    Raises ConfigError if spark-submit was started without a jar that the checkpoints need, or with an option that
-    contradicts what the jobs rely on; and, without spark-submit, if spark.master is a cluster.
+    Raises ConfigError if this PySpark was not tested; if spark-submit was started without a jar that the checkpoints
+    need, or with an option that contradicts what the jobs rely on; and, without spark-submit, if spark.master is a
+    cluster.
 
     jars: the result of jars_for(settings); without streams no jars are needed.
     """
+    require_tested()
     # Python workers must run this Python, not any python3 on the PATH
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     needed = NEEDED | s3a.spark_conf(settings) if with_streams else NEEDED
@@ -81,9 +85,10 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     log_refusals_in_one_line(spark.sparkContext)
-    connector_clients.keep_in_driver(spark)
-    if with_streams:
-        connector_lz4.decompress_safely(spark)
+    if has_connector():
+        connector_clients.keep_in_driver(spark)
+        if with_streams:
+            connector_lz4.decompress_safely(spark)
     if with_streams and is_on_s3(settings.checkpoints.dir):
         _require_s3a(spark)
     return spark
@@ -205,7 +210,7 @@ def are_jars_here(settings: Settings) -> bool:
 def _for_checkpoints(settings: Settings) -> Sequence[ivy.Artifact]:
     from streaming.spark import jars as artifacts
 
-    return artifacts.S3A if is_on_s3(settings.checkpoints.dir) else ()
+    return artifacts.s3a() if is_on_s3(settings.checkpoints.dir) else ()
 
 
 def fetched_jars(settings: Settings, provided: Path | None = None) -> Jars:
@@ -218,8 +223,9 @@ def fetched_jars(settings: Settings, provided: Path | None = None) -> Jars:
 
     progress = fetches_logged()
     driver = artifacts.found(_for_checkpoints(settings), progress=progress, provided=provided)
-    own = [artifacts.CREDENTIALS] if settings.pulsar.basic_file or settings.pulsar.oauth2_key_file else []
-    return Jars([*artifacts.jars(progress=progress, provided=provided), *own], driver)
+    jars = artifacts.jars(progress=progress, provided=provided)
+    own = [artifacts.CREDENTIALS] if jars and (settings.pulsar.basic_file or settings.pulsar.oauth2_key_file) else []
+    return Jars([*jars, *own], driver)
 
 
 def fetches_logged() -> ivy.Progress:

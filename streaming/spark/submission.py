@@ -1,7 +1,7 @@
 """Builds the command line of spark-submit for a configuration: on one machine, or on a cluster with `make dist`.
 
-1. Workers have Spark, Python 3.11 and Java. The archive (or the image) contains everything else, and no task needs any
-   file of the driver's disk.
+1. Workers have Spark, Java and the driver's version of Python. The archive (or the image) contains everything else,
+   and no task needs any file of the driver's disk.
 2. A secret is never part of the line, and never a property of Spark, which its UI shows.
 3. The line sets the address on which the driver listens only for a local master, or if the caller names the address.
 """
@@ -217,7 +217,8 @@ def _java_options(submission: Submission) -> str:
 
 def _files(submission: Submission) -> Iterator[str]:
     jars = [f"local://{IMAGE_HOME}/jars/{jar.name}" if submission.image else str(jar) for jar in submission.jars]
-    yield from ("--jars", ",".join(jars))
+    if jars:
+        yield from ("--jars", ",".join(jars))
     if not (submission.is_local or submission.image):
         yield from ("--archives", f"{(submission.dist / ENVIRONMENT).absolute()}#{_UNPACKED}")
     if submission.in_cluster:
@@ -251,4 +252,5 @@ def _conf(submission: Submission, environment: Mapping[str, str]) -> dict[str, s
 def _in_image(path: Path) -> str:
     """Return the path in the image of a file of this installation."""
     packages = CONF.parent
-    return f"{IMAGE_HOME}/venv/lib/python3.11/site-packages/{path.relative_to(packages)}"
+    python = f"python3.{sys.version_info.minor}"  # the image has the same version
+    return f"{IMAGE_HOME}/venv/lib/{python}/site-packages/{path.relative_to(packages)}"

@@ -16,7 +16,8 @@ import yaml
 from deploy.man_pages import man_pages
 from deploy.sbom import with_java_archives
 from streaming.cli.main import COMMANDS, Listed
-from streaming.spark.jars import S3A
+from streaming.spark.ivy import Artifact
+from streaming.spark.jars import CONNECTOR, S3A_OF_SPARK_3, S3A_OF_SPARK_4
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -54,17 +55,32 @@ def test_groff_finds_nothing_in_a_man_page(name: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_list_of_packages_gets_the_java_archives_below_the_program() -> None:
+@pytest.mark.parametrize(
+    ("spark", "archives"), [("3.5.9", (CONNECTOR, *S3A_OF_SPARK_3)), ("4.3.0", S3A_OF_SPARK_4)], ids=("3.5", "4.3")
+)
+def test_the_list_of_packages_gets_the_java_archives_below_the_program(
+    spark: str, archives: tuple[Artifact, ...]
+) -> None:
     bom = {
         "metadata": {"component": {"bom-ref": "root"}},
-        "components": [{"name": "pyspark"}],
+        "components": [{"name": "pyspark", "version": spark}],
         "dependencies": [{"ref": "root", "dependsOn": ["pyspark==1"]}, {"ref": "pyspark==1"}],
     }
     found = with_java_archives(bom)
-    assert {each.name for each in S3A} < {each["name"] for each in found["components"]}
+    assert {each.name for each in archives} | {"pyspark"} == {each["name"] for each in found["components"]}
     root, *others = found["dependencies"]
     assert set(root["dependsOn"]) == {each["ref"] for each in others}
     assert all(each["hashes"][0]["content"] for each in found["components"] if "purl" in each)
+
+
+def test_both_combinations_pin_the_same_versions_beside_pyspark() -> None:
+    default, other = (
+        (ROOT / name).read_text(encoding="utf-8").splitlines() for name in ("constraints.txt", "constraints-spark4.txt")
+    )
+    assert [line for line in default if line not in other] == ["pyspark==3.5.9"]
+    assert [line for line in other if line not in default] == ["pyspark==4.3.0"]
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    assert extras["spark35"] == ["pyspark==3.5.9"]
 
 
 def test_one_version_is_named_everywhere() -> None:

@@ -13,9 +13,11 @@ import pyspark
 import pytest
 
 from streaming.spark.jars import CREDENTIALS, jars
+from tests.combinations import with_connector
 from tests.oauth2_server import oauth2_server
 
 pytestmark = [
+    with_connector,
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("javac") is None, reason="java compiles the test's program"),
 ]

@@ -1,4 +1,4 @@
-"""Runs queries with the source "pulsar-frames" in an environment with PySpark 4; see tests/integration/spark4_jobs.py.
+"""Runs queries with the source "pulsar-frames"; see tests/integration/spark4_jobs.py.
 
 Each line of the input is a command in JSON; a query runs until everything is read, and its answer starts with @.
 """

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from streaming.spark.installed import has_connector
+
 ROOT = Path(__file__).parents[2]
-IMAGE = ("LICENSE", "README.md", "conf", "constraints.txt", "deploy", "pyproject.toml", "streaming", "udfs")
+CONSTRAINTS = ("constraints.txt", "constraints-spark4.txt")
+IMAGE = ("LICENSE", "README.md", "conf", *CONSTRAINTS, "deploy", "pyproject.toml", "streaming", "udfs")
 BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 # variables that configure pip's and Java's sources of packages on this machine
 _SITE = ("PIP_", "XDG_CACHE_HOME", "LEDGER_REAPER_IVY_SETTINGS", "JAVA_HOME", "SSL_", "HTTPS_", "https_", "HOME")
@@ -54,7 +57,8 @@ def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder /opt/ledger-reaper of the image."""
     into = tmp_path_factory.mktemp("root") / "opt" / "ledger-reaper"
     python = getattr(sys, "_base_executable", sys.executable)
-    run(source / "deploy" / "install.sh", into, env=_site() | {"PYTHON": python}, cwd=into.parents[1])
+    chosen = {"PYTHON": python, "SPARK": "3.5" if has_connector() else "4.3"}
+    run(source / "deploy" / "install.sh", into, env=_site() | chosen, cwd=into.parents[1])
     return into
 
 

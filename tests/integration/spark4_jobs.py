@@ -1,9 +1,10 @@
-"""Runs queries with the source "pulsar-frames" in a process with PySpark 4 (tests/data/spark4_job.py)."""
+"""Runs queries with the source "pulsar-frames" in a process of their own (tests/data/spark4_job.py)."""
 
 import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,9 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.spark4_environment import ROOT, environment, variables
-
+ROOT = Path(__file__).parents[2]
 _JOB = ROOT / "tests" / "data" / "spark4_job.py"
+
+
+def variables() -> dict[str, str]:
+    """Return the environment of a process with which it, and its workers, find our packages."""
+    return os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 class KilledError(Exception):
@@ -50,17 +55,16 @@ class Jobs:
 @contextmanager
 def jobs(folder: Path) -> Iterator[Jobs]:
     """Start the process, in a group of its own, with its files below `folder`."""
-    python = environment()
     folder.mkdir(exist_ok=True)
     log = folder / "spark.log"
     with log.open("ab") as errors:
         process = subprocess.Popen(
-            [str(python), str(_JOB)],
+            [sys.executable, str(_JOB)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**variables(python), "TMPDIR": str(folder)},
+            env=variables() | {"TMPDIR": str(folder)},
             start_new_session=True,
         )
     try:

@@ -26,12 +26,14 @@ def test_a_release_is_complete_and_its_source_archive_can_be_installed(tmp_path:
         f"ledger_reaper_client-{version}-py3-none-any.whl",
         *(f"ledger_reaper-{version}-py3-none-any.whl", sources, f"ledger-reaper-{version}.tgz", "constraints.txt"),
         *(
+            "constraints-spark4.txt",
             "kubernetes.yaml",
             "kubernetes-executors.yaml",
             "alerts.yaml",
             "dashboard.json",
             "man.tar.gz",
             "sbom.cdx.json",
+            "sbom-spark4.cdx.json",
             "SHA256SUMS",
         ),
     }

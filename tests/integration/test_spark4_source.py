@@ -1,10 +1,8 @@
-"""The source "pulsar-frames" on PySpark 4, in an environment of its own, with a real broker.
-
-`python -m tests.spark4_environment` creates the environment (half a gigabyte) beforehand.
-"""
+"""The source "pulsar-frames" with a real broker; on PySpark 4 only (SPARK=4.3)."""
 
 import json
 import subprocess
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -19,9 +17,8 @@ from streaming.sandbox.cluster import Cluster
 from tests.integration import transactions
 from tests.integration.odd_messages import NEEDS_TRANSACTIONS, ODD, senders
 from tests.integration.raw_producer import RawProducer
-from tests.integration.spark4_jobs import Jobs, KilledError, jobs, rows
+from tests.integration.spark4_jobs import ROOT, Jobs, KilledError, jobs, rows, variables
 from tests.pulsar_fields import single
-from tests.spark4_environment import ROOT, environment, variables
 from udfs.formats.internal_stats import Position
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -183,11 +180,10 @@ def test_the_example_copies_topics_and_continues(
 ) -> None:
     topic = _topic(admin)
     partition = f"{topic}-partition-0"
-    python = environment()
     folder = tmp_path / "copy"
-    command = [str(python), str(EXAMPLE), cluster.addresses.pulsar, cluster.addresses.admin, topic, str(folder)]
+    command = [sys.executable, str(EXAMPLE), cluster.addresses.pulsar, cluster.addresses.admin, topic, str(folder)]
     for step in (1, 2):
         _send(raw, partition, step)
-        subprocess.run(command, check=True, env=variables(python), cwd=tmp_path, timeout=300)
+        subprocess.run(command, check=True, env=variables(), cwd=tmp_path, timeout=300)
         copied = [json.loads(line) for path in (folder / "messages").rglob("*.json") for line in path.open()]
         assert len(copied) == (3, 9)[step - 1]

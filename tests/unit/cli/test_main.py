@@ -83,6 +83,47 @@ def test_a_command_loads_no_slow_package_that_it_does_not_need(
     assert not_loaded & loaded == set()
 
 
+WITHOUT_SPARK = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Hidden(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in ("pyspark", "py4j"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from streaming.__main__ import main
+sys.argv = ["ledger-reaper", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [(("run",), 2), (("submit-args", "--master", "local"), 2), (("jars",), 2), (("receipts",), 0)],
+    ids=str,
+)
+def test_without_pyspark_commands_that_need_it_name_the_package_to_install(
+    command: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
+    config = tmp_path / "my.toml"
+    (tmp_path / "state").mkdir()
+    config.write_text(
+        f'[state]\ndir = "{tmp_path}/state"\n[checkpoints]\ndir = "{tmp_path}/checkpoints"\n[metrics]\nport = 0\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SPARK, *command, "--config", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert ("ledger-reaper: PySpark is not installed: install ledger-reaper[spark35]" in done.stderr) is (code == 2)
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("path", every_command(), ids=" ".join)
 def test_every_command_has_both_help_options(path: list[str]) -> None:
     code, text = run(*path, "-h")

@@ -11,7 +11,6 @@ import pytest
 
 from streaming.errors import ConfigError, ReaperError, UnavailableError
 from streaming.spark import ivy
-from streaming.spark import jars as artifacts
 from streaming.spark.ivy import Artifact
 
 CONTENT = b"a jar"
@@ -187,17 +186,6 @@ def test_a_verified_file_stays_and_a_changed_one_goes(tmp_path: Path) -> None:
 
     assert good.exists()
     assert not bad.exists()
-
-
-@pytest.mark.parametrize("version", ["3.5.0", "3.5.9"])
-def test_every_spark_of_a_known_line_has_its_connector(version: str) -> None:
-    assert artifacts.connector(version).name == "pulsar-spark-connector_2.12"
-
-
-@pytest.mark.parametrize("version", ["3.4.4", "4.0.0", "35.0"])
-def test_a_spark_without_known_connector_is_refused(version: str) -> None:
-    with pytest.raises(ConfigError, match=r"install PySpark 3\.5"):
-        artifacts.connector(version)
 
 
 def test_the_cache_follows_the_xdg_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,17 @@
 import hashlib
 import shutil
 import zipfile
+from functools import partial
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 from streaming.errors import ConfigError
+from streaming.spark import installed
 from streaming.spark import jars as artifacts
 from streaming.spark.ivy import Artifact
+from tests.combinations import with_connector
 from tests.credentials_jar import SOURCE, compiled
 
 CONTENT = b"a jar"
@@ -48,14 +52,39 @@ def test_what_every_configuration_needs_is_copied_with_its_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "thing-1.0.jar").write_bytes(CONTENT)
-    monkeypatch.setattr(artifacts, "S3A", ())
-    monkeypatch.setattr(artifacts, "CONNECTORS", dict.fromkeys(artifacts.CONNECTORS, JAR))
+    monkeypatch.setattr(artifacts, "has_connector", lambda: True)
+    monkeypatch.setattr(artifacts, "S3A_OF_SPARK_3", ())
+    monkeypatch.setattr(artifacts, "CONNECTOR", JAR)
     into = tmp_path / "into" / "jars"
     assert artifacts.copied(into) == [into / "thing-1.0.jar", into / "credentials.jar"]
     own = hashlib.sha512((into / "credentials.jar").read_bytes()).hexdigest()
     assert (into / "SHA512SUMS").read_text() == f"{JAR.sha512}  thing-1.0.jar\n{own}  credentials.jar\n"
 
 
+def test_without_a_connector_only_the_client_for_checkpoints_on_s3_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "thing-1.0.jar").write_bytes(CONTENT)
+    monkeypatch.setattr(artifacts, "has_connector", lambda: False)
+    monkeypatch.setattr(artifacts, "S3A_OF_SPARK_4", (JAR,))
+    into = tmp_path / "into"
+    assert artifacts.copied(into) == [into / "thing-1.0.jar"]
+    assert artifacts.jars() == []
+
+
+def test_the_metrics_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for spark, found in (("3.5.9", ("3.5.9", "3.1.1.4")), ("4.3.0", ("4.3.0", "")), (None, ("", ""))):
+        monkeypatch.setattr(installed, "version", partial(_version, spark))
+        assert artifacts.versions()[1:3] == found
+
+
+def _version(spark: str | None, _package: str) -> str:
+    if spark is None:
+        raise PackageNotFoundError
+    return spark
+
+
+@with_connector
 @pytest.mark.slow  # javac
 def test_our_jar_is_what_its_source_compiles_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()

@@ -12,7 +12,7 @@ from streaming.config.stores import located
 from streaming.errors import ReaperError, SafetyError, UnavailableError
 from streaming.queries.checkpoints import location_of, root_of
 from streaming.queries.names import checkpoint_of
-from streaming.spark import ivy
+from streaming.spark import ivy, s3a
 from streaming.spark import jars as artifacts
 from streaming.spark.s3a import faults_named, name_profiles_for_java, spark_conf
 from streaming.spark.session import fetched_jars
@@ -111,18 +111,50 @@ def test_a_store_that_fails_spark_is_said_to_be_unavailable(
     )
 
 
-@pytest.mark.parametrize(("location", "needs"), [("s3a://bucket/a", True), ("/var/lib/c", False)])
-def test_s3a_is_fetched_only_where_a_checkpoint_is_on_s3(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str, needs: bool
+CONNECTOR = "pulsar-spark-connector_2.12-3.1.1.4.jar"
+
+
+@pytest.mark.parametrize(
+    ("has_connector", "location", "everywhere", "driver"),
+    [
+        (True, "s3a://bucket/a", [CONNECTOR], ["hadoop-aws-3.3.4.jar", "aws-java-sdk-bundle-1.12.262.jar"]),
+        (True, "/var/lib/c", [CONNECTOR], []),
+        (False, "s3a://bucket/a", [], ["hadoop-aws-3.5.0.jar", "bundle-2.35.4.jar"]),
+        (False, "/var/lib/c", [], []),
+    ],
+)
+def test_only_archives_that_are_needed_are_fetched(  # noqa: PLR0917  pytest gives each by name
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_connector: bool,
+    location: str,
+    everywhere: list[str],
+    driver: list[str],
 ) -> None:
     settings = _settings(tmp_path, f'dir = "{location}"')
+    monkeypatch.setattr(artifacts, "has_connector", lambda: has_connector)
     for module in (ivy, artifacts):
         monkeypatch.setattr(module, "fetch", lambda wanted, **_: [Path(each.file_name) for each in wanted])
     monkeypatch.setattr(ivy, "default_cache", lambda: tmp_path)
 
-    names = [path.name for path in fetched_jars(settings).driver]
+    found = fetched_jars(settings)
+
+    assert [[path.name for path in paths] for paths in found] == [everywhere, driver]
+    if not (everywhere or driver):
+        assert preflight.jars(settings) == "none are needed"
+        return
     with pytest.raises(preflight.Notice) as missing:
         preflight.jars(settings)
+    assert str(missing.value).startswith(f"{', '.join([*everywhere, *driver])} (")
 
-    assert names == (["hadoop-aws-3.3.4.jar", "aws-java-sdk-bundle-1.12.262.jar"] if needs else [])
-    assert ("hadoop-aws" in str(missing.value)) is needs
+
+@pytest.mark.parametrize("has_connector", [True, False])
+def test_each_spark_is_given_its_own_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_connector: bool
+) -> None:
+    monkeypatch.setattr(s3a, "has_connector", lambda: has_connector)
+    conf = spark_conf(_settings(tmp_path, 'dir = "s3a://bucket/a"'))
+    manager = conf["spark.sql.streaming.checkpointFileManagerClass"].removeprefix("org.apache.spark.sql.execution.")
+    credentials = conf["spark.hadoop.fs.s3a.aws.credentials.provider"]
+    assert manager == f"streaming.{'' if has_connector else 'checkpointing.'}FileSystemBasedCheckpointFileManager"
+    assert credentials.startswith("com.amazonaws.auth." if has_connector else "software.amazon.awssdk.auth.")

@@ -1,6 +1,7 @@
 """The spark-submit line: what it says for each kind of master, and that it never says a secret."""
 
 import itertools
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,9 @@ def test_on_kubernetes_all_comes_from_the_image_and_secrets_are_mounted_where_th
     assert "spark.kubernetes.driver.secrets.reaper-secrets" not in said
     distant = arguments(wanted(tmp_path, KUBERNETES, deploy_mode="cluster", **chosen), {})  # type: ignore[arg-type]
     assert options(distant)["spark.kubernetes.driver.secrets.reaper-secrets"] == "/etc/secrets"
-    assert f"local://{IMAGE_HOME}/venv/lib/python3.11/site-packages/streaming/__main__.py" in distant
+    assert (
+        f"local://{IMAGE_HOME}/venv/lib/python3.{sys.version_info.minor}/site-packages/streaming/__main__.py" in distant
+    )
 
 
 @pytest.mark.parametrize(
