@@ -12,6 +12,7 @@ from ledger_reaper_client import (
     AsyncLedgerDeletionService,
     ForbiddenError,
     LedgerComponent,
+    RefusedError,
     Settings,
     UnavailableError,
 )
@@ -120,12 +121,11 @@ def test_a_lane_that_was_created_again_with_other_partitions_gets_a_new_producer
     pending = topic.send(REQUEST)
     topic.send(REQUEST)
     assert len(client.producers) == 1
-    admin.count = None
-    with pytest.raises(UnavailableError, match="it was deleted"):
-        topic.check_stored()
     admin.count = 2
+    (first,) = client.producers
+    first.waiting[1](pulsar.Result.Timeout, None)
     answer = topic.send(REQUEST)
-    first, second = client.producers
+    _first, second = client.producers
     assert (first.is_closed, len(first.waiting), len(second.waiting)) == (True, 2, 1)
     with pytest.raises(UnavailableError, match="send it again"):
         pending.result(0)
@@ -133,6 +133,34 @@ def test_a_lane_that_was_created_again_with_other_partitions_gets_a_new_producer
     second.waiting[0](pulsar.Result.Timeout, None)
     with pytest.raises(UnavailableError, match="Timeout"):
         answer.result(0)
+
+
+def test_a_terminated_topic_is_no_reason_to_send_again(topic: Topic, client: FakeClient) -> None:
+    answer = topic.send(REQUEST)
+    client.producers[0].waiting[0](pulsar.Result.TopicTerminated, None)
+    with pytest.raises(RefusedError, match="was terminated"):
+        answer.result(0)
+
+
+def test_a_producer_of_a_lane_that_was_deleted_is_closed_until_the_lane_is_whole_again(
+    topic: Topic, admin: FakeAdmin, client: FakeClient
+) -> None:
+    """Otherwise it connects again, and brokers create a topic with the name of a partition."""
+    topic.send(REQUEST)
+    admin.count = None
+    with pytest.raises(UnavailableError, match="it was deleted"):
+        topic.check_stored()
+    assert client.producers[0].is_closed
+    admin.count = 1
+    topic.send(REQUEST)
+    client.producers[1].waiting[0](pulsar.Result.Timeout, None)
+    admin.count = 0
+    with pytest.raises(RefusedError, match="is not partitioned"):
+        topic.send(REQUEST)
+    assert client.producers[1].is_closed
+    admin.count = 1
+    topic.send(REQUEST)
+    assert [producer.is_closed for producer in client.producers] == [True, True, False]
 
 
 def test_after_its_producers_the_library_is_shut_down(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:

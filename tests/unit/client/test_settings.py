@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,17 @@ from ledger_reaper_client import (
 from ledger_reaper_client.urls import each_url, may_carry_secret
 from tests.contract.http_stub import CannedAnswer, http_stub
 
+_WITH_CLIENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3] / "clients" / "python" / "src")}
+REFUSED = """
+import pulsar
+from ledger_reaper_client import Settings
+client = Settings("pulsar://127.0.0.1:1", "http://127.0.0.1:1", lanes="tenant", timeout_seconds=1).open_client()
+try:
+    client.create_producer("persistent://a/b/c")
+    raise SystemExit("it was not refused")
+except pulsar.PulsarException:
+    client.shutdown()
+"""
 GOOD: dict[str, Any] = {"service_url": "pulsar://b:6650", "admin_url": "http://b:8080", "lanes": "tenant"}
 SECRET = "a-secret-token"
 
@@ -145,3 +159,12 @@ def test_oauth2_sends_the_client_secret_to_no_endpoint_without_tls(tmp_path: Pat
         stub.answer_with("/.well-known/openid-configuration", CannedAnswer(200, endpoint))
         with pytest.raises(UnavailableError, match="the client secret is not sent there"):
             OAuth2(key_file(tmp_path), stub.url).secret()
+
+
+def test_what_the_library_logs_is_not_printed_to_stdout() -> None:
+    """A caller's stdout may be piped to another program."""
+    command = [sys.executable, "-c", REFUSED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=_WITH_CLIENT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "ERROR" in done.stderr

@@ -21,6 +21,10 @@ from ledger_reaper_client.names import LANE_NAME, LANE_NAMESPACE, encode_name, i
 from ledger_reaper_client.settings import MOST_PARTITIONS, Settings
 
 
+class LostError(UnavailableError):
+    """The service does not read the topic as it is now."""
+
+
 def ensure_request_topic(admin: Admin, settings: Settings, topic: str) -> int:
     """Create or check a request topic, and return the number of its partitions.
 
@@ -49,7 +53,7 @@ def ensure_request_topic(admin: Admin, settings: Settings, topic: str) -> int:
 
 
 def check_stored(admin: Admin, settings: Settings, topic: str) -> None:
-    """Raise UnavailableError if a request that was stored before this call may be lost.
+    """Raise LostError if a request that was stored before this call may be lost; UnavailableError.
 
     A lane can be deleted at any time, and most brokers then create a topic that the service does not read for the
     producer that connects again.
@@ -62,7 +66,7 @@ def check_stored(admin: Admin, settings: Settings, topic: str) -> None:
         if encode_name(settings.subscription) not in admin.internal_stats(partition).cursors:
             fault = f"{partition} has no subscription {settings.subscription}"
     if fault:
-        raise UnavailableError(f"requests to {topic} may be lost ({fault}): send them again, which is harmless")
+        raise LostError(f"requests to {topic} may be lost ({fault}): send them again, which is harmless")
 
 
 def partitions_of(topic: str, partitions: int) -> list[str]:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from ledger_reaper_client.admin import Admin
-from ledger_reaper_client.errors import ClientError, UnavailableError, no_access
-from ledger_reaper_client.lanes import check_stored, ensure_request_topic, partitions_of
+from ledger_reaper_client.errors import ClientError, RefusedError, UnavailableError, no_access
+from ledger_reaper_client.lanes import LostError, check_stored, ensure_request_topic, partitions_of
 from ledger_reaper_client.names import encode_name, is_lane, namespace_lane, parse_topic, tenant_lane
 from ledger_reaper_client.receipts import (
     Receipt,
@@ -68,7 +68,9 @@ class Topic:
                 self._recent.append((time.monotonic(), text))
                 answer.set_result(text)
             else:
-                answer.set_exception(self._unacknowledged(result))
+                self._checked_s = float("-inf")  # the topic may be gone: the next send checks it
+                is_over = result == pulsar.Result.TopicTerminated
+                answer.set_exception(self._terminated() if is_over else self._unacknowledged(result))
 
         with self._lock:
             self._in_flight.add(answer)
@@ -89,7 +91,11 @@ class Topic:
                 return
             started_s = time.monotonic()
             self._checked_s = float("-inf")
-            check_stored(self._admin, self._settings, self.name)
+            try:
+                check_stored(self._admin, self._settings, self.name)
+            except LostError:
+                self._close_producer()
+                raise
             self._checked_s = started_s
 
     def expect_receipt(self) -> Wait:
@@ -149,7 +155,11 @@ class Topic:
         with self._opening:
             if time.monotonic() - self._checked_s > _CHECK_SECONDS:
                 started_s = time.monotonic()
-                partitions = ensure_request_topic(self._admin, self._settings, self.name)
+                try:
+                    partitions = ensure_request_topic(self._admin, self._settings, self.name)
+                except RefusedError:
+                    self._close_producer()
+                    raise
                 if partitions != self._partitions:  # it was created again: the library sends to missing partitions
                     self._close_producer()
                 self._partitions = partitions
@@ -168,7 +178,11 @@ class Topic:
             return self._producer
 
     def _close_producer(self) -> None:
-        """Close the producer, if there is one; its pending requests fail."""
+        """Close the producer, if there is one; its pending requests fail.
+
+        A producer of a lane that was deleted connects again and again, and most brokers then create a topic that is in
+        the way of the lane.
+        """
         import pulsar
 
         producer, self._producer = self._producer, None
@@ -193,6 +207,11 @@ class Topic:
             is_open = answer in self._in_flight
             self._in_flight.discard(answer)
         return is_open
+
+    def _terminated(self) -> RefusedError:
+        return RefusedError(
+            f"{self.name} was terminated, so it takes no more requests: delete it when the service has read the others"
+        )
 
     def _unacknowledged(self, why: object) -> UnavailableError:
         return UnavailableError(

@@ -17,6 +17,7 @@ from ledger_reaper_client.urls import each_url, may_carry_secret
 DEFAULT_SUBSCRIPTION = "ledger-reaper"
 DEFAULT_RETENTION_MINUTES = 10_080
 MOST_PARTITIONS = 64  # of a lane that the service reads
+_STDERR = "/dev/stderr"  # where it can't be opened, the library's own lines are lost; errors are raised all the same
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Settings:
 
         options: dict[str, Any] = {
             "operation_timeout_seconds": max(1, round(self.timeout_seconds)),
-            "logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+            "logger": pulsar.FileLogger(pulsar.LoggerLevel.Error, _STDERR),  # its ConsoleLogger prints to stdout
             "tls_validate_hostname": self.tls.check_hostname,
         }
         if self.tls.trust_certs_file:
