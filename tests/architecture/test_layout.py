@@ -56,7 +56,6 @@ COVERED = {
     "streaming.adapters.pulsar.admin_api.segments": "tests/contract/test_pulsar_http.py",
     "streaming.adapters.pulsar.admin_api.retention": "tests/contract/test_trim_facts.py",
     "streaming.adapters.pulsar.admin_api.trims": "tests/contract/test_trim_facts.py",
-    "streaming.adapters.pulsar.publish": "tests/contract/test_publish.py",
     "streaming.adapters.pulsar.readers.read": "tests/contract/test_topic_admin.py",
     "streaming.adapters.s3.calls": "tests/contract/test_s3_faults.py",
     "streaming.adapters.s3.etags": "tests/contract/test_object_store.py",

@@ -15,7 +15,7 @@ from typing import Any
 
 import pulsar
 
-from streaming.adapters.pulsar.publish import new_client
+from streaming.adapters.pulsar.publish import answering_host, new_client
 from streaming.config.sections import PulsarSettings
 from streaming.errors import UnavailableError
 
@@ -99,7 +99,7 @@ class ManyProducers:
         with self._lock:
             if self._is_closed:
                 raise UnavailableError("the connections are closed")
-        return _Producer(new_client(self._settings))
+        return _Producer(new_client(self._settings, answering_host(self._settings)))
 
     def _close_later(self, producer: "_Producer") -> None:
         with suppress(RuntimeError):  # close() was called

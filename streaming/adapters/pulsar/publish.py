@@ -19,9 +19,11 @@ from pulsar.exceptions import ProducerFenced
 
 from streaming.adapters.pulsar.credentials import Credentials
 from streaming.adapters.pulsar.http import require_safe_secret
+from streaming.adapters.pulsar.readers.frames import Connection
 from streaming.adapters.pulsar.tls import Tls, tls_context
+from streaming.config.hosts import hosts_of
 from streaming.config.sections import PulsarSettings
-from streaming.errors import FencedError, UnavailableError
+from streaming.errors import FencedError, ReaperError, UnavailableError
 from streaming.ports import Copy
 
 _BULK = 1000
@@ -30,6 +32,7 @@ _WINDOW = 1000  # unacknowledged sends; more only costs memory
 _WINDOW_BYTES = 32 * 1024 * 1024
 _BATCH_DELAY_MS = 5
 _MOST_PRODUCERS = 100  # open at once
+_PROBE_SECONDS = 5
 _FENCED = "another instance publishes to {}; this one stops"
 
 
@@ -44,7 +47,7 @@ class OutgoingRequest:
 @contextmanager
 def client(settings: PulsarSettings) -> Iterator[Any]:
     """Open a Pulsar client that is closed at the end. Raises ConfigError, UnavailableError."""
-    opened = new_client(settings)
+    opened = new_client(settings, answering_host(settings))
     try:
         yield opened
     finally:
@@ -52,8 +55,11 @@ def client(settings: PulsarSettings) -> Iterator[Any]:
             opened.close()
 
 
-def new_client(settings: PulsarSettings) -> Any:
-    """Open a Pulsar client; the caller closes it. Raises ConfigError, UnavailableError."""
+def new_client(settings: PulsarSettings, url: str = "") -> Any:
+    """Open a Pulsar client; the caller closes it. Raises ConfigError, UnavailableError.
+
+    url: of a single broker, for a client that is opened again after a failure. "": service_url.
+    """
     require_safe_secret(settings)
     credentials = Credentials.of(settings)
     options: dict[str, Any] = {
@@ -72,7 +78,21 @@ def new_client(settings: PulsarSettings) -> Any:
     if settings.tls_trust_certs_file:
         options["tls_trust_certs_file_path"] = settings.tls_trust_certs_file
     options["tls_validate_hostname"] = settings.tls_check_hostname
-    return pulsar.Client(settings.service_url, **options)
+    return pulsar.Client(url or settings.service_url, **options)
+
+
+def answering_host(settings: PulsarSettings) -> str:
+    """Return the URL of a single host of service_url that answers, or of any if none does.
+
+    pulsar-client sends its requests to the hosts in turn, and fails if one of them hangs. Each new client starts with
+    the first host, so it would fail again and again.
+    """
+    hosts = hosts_of(settings.service_url)
+    if len(hosts) > 1:
+        briefly = settings.model_copy(update={"timeout_seconds": min(settings.timeout_seconds, _PROBE_SECONDS)})
+        with suppress(ReaperError), Connection(briefly, settings.service_url):
+            pass
+    return hosts.in_order[0]
 
 
 def publish(
