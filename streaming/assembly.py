@@ -61,7 +61,7 @@ from streaming.queries.former_queries import positions_of_queries
 from streaming.queries.life import QueryTools
 from streaming.queries.names import Query
 from streaming.queries.running import RunningQueries
-from streaming.queries.streams import coalesced, describe_jobs, read_source, read_stream, stream
+from streaming.queries.streams import coalesced, describe_jobs, read_source, read_stream, register_source, stream
 from streaming.reconcile.accounting import reconcile
 from streaming.reconcile.gaps import Reconciliation
 from streaming.reconcile.markers import Markers
@@ -216,7 +216,11 @@ def build_service(
         )
     else:
         service.messages = coalesced
-        service.completed = SourceBatches(slots=slots, report=LostEntries(settings.state_dir).report)
+        service.completed = SourceBatches(
+            slots=slots,
+            report=LostEntries(settings.state_dir).report,
+            reading_seconds=settings.service.reading_seconds,
+        )
     return service
 
 
@@ -297,6 +301,7 @@ class Assembly:
 
     def _source_tools(self) -> QueryTools:
         spark, settings, batches = self.spark, self.settings, cast("SourceBatches", self.service.completed)
+        register_source(spark)
 
         def rows(query: Query) -> DataFrame:
             return read_source(spark, settings, query.topics, gives_up=batches.gives_up(query.name))

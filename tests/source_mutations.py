@@ -109,7 +109,18 @@ SOURCE = (
         "            self.report(lost)\n",
         "            pass\n",
     ),
-    ("rows are computed in slots only", BATCHES, "self.slots.of(query, delivered.rdd.getNumPartitions()), ", ""),
+    (
+        "a read holds a slot for each of its tasks",
+        BATCHES,
+        "self.slots.of(query, delivered.rdd.getNumPartitions())",
+        "self.slots.of(query, 0)",
+    ),
+    (
+        "a read that others wait for ends",
+        BATCHES,
+        "self.slots.is_slow(query) or not others_wait()",
+        "True",
+    ),
     ("a row about a read is no message", BATCHES, "delivered.where(F.col(c.POSITION_BATCH).isNotNull())", "delivered"),
     ("a certain loss is noted", LOST_ENTRIES, "                if loss.is_certain:\n", "                if False:\n"),
     (

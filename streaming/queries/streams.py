@@ -105,18 +105,24 @@ def read_stream(spark: SparkSession, settings: Settings, topics: Sequence[str], 
     return spark.readStream.format("pulsar").options(**options).load()
 
 
+def register_source(spark: SparkSession) -> None:
+    """Register our own source (PySpark 4) in a session, once, for read_source."""
+    from streaming.queries.delivery.request_source import RequestSource
+
+    # Spark 4 turns it on for streams. It would compute persisted rows while it plans, outside of the query's slots.
+    spark.conf.set("spark.sql.adaptive.streaming.stateless.enabled", "false")
+    spark.dataSource.register(RequestSource)  # type: ignore[attr-defined]  # PySpark 3.5 has no such attribute
+
+
 def read_source(spark: SparkSession, settings: Settings, topics: Sequence[str], *, gives_up: bool) -> DataFrame:
-    """Return an unstarted stream of all topics through our own source (PySpark 4), with rows of schemas.MESSAGE.
+    """Return an unstarted stream of all topics through our registered source, with rows of schemas.MESSAGE.
 
     gives_up: as request_reads.RequestOptions.
     """
     from streaming.queries.delivery.request_reads import options_for
-    from streaming.queries.delivery.request_source import NAME, RequestSource
+    from streaming.queries.delivery.request_source import NAME
 
     require_safe_secret(settings.pulsar)
-    # Spark 4 turns it on for streams. It would compute persisted rows while it plans, outside of the query's slots.
-    spark.conf.set("spark.sql.adaptive.streaming.stateless.enabled", "false")
-    spark.dataSource.register(RequestSource)  # type: ignore[attr-defined]  # PySpark 3.5 has no such attribute
     return spark.readStream.format(NAME).options(**options_for(settings, topics, gives_up=gives_up)).load()
 
 

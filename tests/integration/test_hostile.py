@@ -17,6 +17,7 @@ from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.reckoning import reckon
 from streaming.spark.installed import has_connector
+from tests.combinations import with_connector
 from tests.integration.conftest import (
     Deploy,
     Deployment,
@@ -99,6 +100,7 @@ def test_each_odd_message_ends_in_one_receipt_and_valid_requests_are_processed(
     assert "PROBLEM" not in check
 
 
+@with_connector
 @pytest.mark.long
 def test_a_failed_query_leaves_no_reader_on_the_broker_and_a_query_that_cannot_plan_is_stopped(
     service: Deployment, send: Senders, cluster: Cluster, tmp_path: Path
@@ -128,6 +130,7 @@ def test_a_failed_query_leaves_no_reader_on_the_broker_and_a_query_that_cannot_p
         stop(running)
 
 
+@with_connector
 @pytest.mark.long
 def test_a_kill_between_receipts_and_commit_of_a_batch_read_by_the_fallback_repeats_nothing(
     service: Deployment, send: Senders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ from streaming.adapters.pulsar.publish import client
 from streaming.clients import admin_for
 from streaming.sandbox.cluster import Cluster
 from streaming.topics.setup import ensure_topics
+from tests.combinations import with_connector
 from tests.integration.conftest import (
     Deploy,
     Deployment,
@@ -86,6 +87,7 @@ def _refusing_resets(admin_url: str, held: float, topic: str = "") -> Iterator[s
         server.server_close()
 
 
+@with_connector  # it resets the cursor at each start
 def test_the_service_waits_for_a_subscription_that_is_held_at_its_start(cluster: Cluster, deploy: Deploy) -> None:
     service = deploy()
     service.request([payload(NOWHERE, FIRST + n) for n in range(3)])
@@ -186,6 +188,7 @@ def test_a_topic_that_moves_between_list_and_pattern_loses_and_repeats_nothing(
     assert "PROBLEM" not in service.run("check")
 
 
+@with_connector  # it resets the cursor at each start
 def test_a_topic_whose_subscription_can_not_be_reset_is_parked_and_its_requests_are_still_processed(
     cluster: Cluster, deploy: Deploy
 ) -> None:

@@ -298,7 +298,7 @@ def test_a_read_that_others_wait_for_is_cancelled_sooner(world: World, monkeypat
     service = settings.service.model_copy(update={"reading_seconds": 0.5})
     world.completion = replace(world.completion, settings=settings.model_copy(update={"service": service}))
     monkeypatch.setattr(completion, "_SECONDS_PER_ENTRY", 100.0)
-    monkeypatch.setattr(completion, "_MOST_SECONDS_WHILE_OTHERS_WAIT", 1.0)
+    monkeypatch.setattr(completion, "MOST_SECONDS_WHILE_OTHERS_WAIT", 1.0)
     waits = threading.Thread(target=world.read_beside, daemon=True)
     # In the JVM: when a task is cancelled, Spark closes the connections of all its Python workers, including a worker
     # that has ended and was returned to the pool; the next task that gets this worker would fail.

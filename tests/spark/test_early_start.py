@@ -3,6 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
+from streaming.queries import early_start
 from streaming.queries.early_start import read_empty_batch
 
 pytestmark = pytest.mark.spark
@@ -12,7 +13,11 @@ def _kept(spark: SparkSession) -> set[int]:
     return set(spark.sparkContext._jsc.getPersistentRDDs().keySet())
 
 
-def test_the_empty_batch_reads_and_keeps_nothing(spark: SparkSession) -> None:
+@pytest.mark.parametrize("connector", [True, False], ids=["connector", "our source"])
+def test_the_empty_batch_reads_and_keeps_nothing(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, connector: bool
+) -> None:
+    monkeypatch.setattr(early_start, "has_connector", lambda: connector)
     before = _kept(spark)
 
     assert read_empty_batch(spark, 1000) == []

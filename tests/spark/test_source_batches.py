@@ -1,9 +1,10 @@
 """A batch of our own source: its messages, its bounds, and what Pulsar deleted."""
 
-import threading
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from streaming import schemas
 from streaming.adapters.pulsar.readers.admin_entries import WITHHELD
 from streaming.errors import UnavailableError
-from streaming.queries.delivery.completion import Extent
+from streaming.queries.delivery import source_batches
+from streaming.queries.delivery.completion import MOST_SECONDS_WHILE_OTHERS_WAIT, Extent
 from streaming.queries.delivery.read_end import ReadEnd, end_row
 from streaming.queries.delivery.slots import ReadSlots
 from streaming.queries.delivery.source_batches import Losses, SourceBatches
@@ -35,14 +37,20 @@ ENDS = {
 MESSAGES = {"a": 2, "b": 0, "c": 0}
 
 
-class RecordingSlots(ReadSlots):
-    """Records the reads' numbers of partitions."""
+class PaperSlots:
+    """Grants slots at once, and records how many partitions each read has."""
 
-    held: ClassVar[list[int]] = []
+    def __init__(self) -> None:
+        self.held: list[int] = []
+        self.others_wait = self.has_failed = False
 
-    def of(self, query: str, partitions: int) -> Any:
+    @contextmanager
+    def of(self, _query: str, partitions: int) -> Iterator[Callable[[], bool]]:
         self.held.append(partitions)
-        return super().of(query, partitions)
+        yield lambda: self.others_wait
+
+    def is_slow(self, _query: str) -> bool:
+        return self.has_failed
 
 
 class Batches:
@@ -51,9 +59,13 @@ class Batches:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.reported: list[Losses] = []
-        self.slots = RecordingSlots(threading.Event(), lambda: 8)
-        self.slots.held.clear()
-        self.batches = SourceBatches(slots=self.slots, report=self.reported.append, monotonic=lambda: self.now_s)
+        self.slots = PaperSlots()
+        self.batches = SourceBatches(
+            slots=cast("ReadSlots", self.slots),
+            reading_seconds=5,
+            report=self.reported.append,
+            monotonic=lambda: self.now_s,
+        )
 
 
 def _rows(batches: Iterator[pa.RecordBatch], failure: str) -> Iterator[pa.RecordBatch]:
@@ -103,3 +115,28 @@ def test_entries_are_given_up_after_ten_minutes_in_which_each_batch_failed_for_t
         assert batches.batches.gives_up(QUERY) is gives_up
     batches.batches.forget(QUERY)
     assert not batches.batches.gives_up(QUERY)
+
+
+@pytest.mark.parametrize(
+    ("others_wait", "has_failed", "seconds"),
+    [
+        pytest.param(False, False, math.inf, id="alone"),
+        pytest.param(True, False, 5 + MOST_SECONDS_WHILE_OTHERS_WAIT, id="others wait"),
+        pytest.param(True, True, math.inf, id="in the slots of queries that have failed"),
+    ],
+)
+def test_a_read_that_others_wait_for_has_a_limit_until_its_query_has_failed(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, others_wait: bool, has_failed: bool, seconds: float
+) -> None:
+    batches = Batches()
+    limits: list[float] = []
+
+    @contextmanager
+    def limited(_spark: SparkSession, seconds: Callable[[], float], _what: str) -> Iterator[None]:
+        batches.slots.others_wait, batches.slots.has_failed = others_wait, has_failed
+        limits.append(seconds())
+        yield
+
+    monkeypatch.setattr(source_batches, "limited", limited)
+    batches.batches(QUERY, 1, _source(spark))
+    assert limits == [seconds]

@@ -41,7 +41,7 @@ _SECONDS_PER_BYTE = 10e-6  # an entry may contain a thousand requests, in 10 KB 
 # after the time that a single entry may take.
 _MOST_SECONDS_FOR_BYTES = 30.0
 _MOST_SECONDS = 120.0
-_MOST_SECONDS_WHILE_OTHERS_WAIT = 30.0
+MOST_SECONDS_WHILE_OTHERS_WAIT = 30.0
 
 Spans = Mapping[str, Sequence[EntrySpan]]  # by partition
 
@@ -142,10 +142,15 @@ def allowed_seconds(entries: int, size: int, master: str, least: float, *, other
         least: seconds for one entry.
         others_wait: whether other queries wait for the slots of this read.
     """
-    base = least if is_local(master) else least + _MORE_SECONDS_ON_A_CLUSTER
-    most = _MOST_SECONDS_WHILE_OTHERS_WAIT if others_wait else _MOST_SECONDS
+    base = base_seconds(master, least)
+    most = MOST_SECONDS_WHILE_OTHERS_WAIT if others_wait else _MOST_SECONDS
     for_bytes = min(_SECONDS_PER_BYTE * size, _MOST_SECONDS_FOR_BYTES)
     return base + min(_SECONDS_PER_ENTRY * entries + for_bytes, most)
+
+
+def base_seconds(master: str, least: float) -> float:
+    """Return how long the read of a single entry may take. least: the same in the driver's process."""
+    return least if is_local(master) else least + _MORE_SECONDS_ON_A_CLUSTER
 
 
 def stored_spans(admin: TopicAdmin, ranges: Mapping[str, Range]) -> Spans:

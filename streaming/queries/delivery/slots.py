@@ -113,6 +113,10 @@ class ReadSlots:
         """For SLOW_S, make a query that has failed share two slots with all such queries."""
         self._slow_until_s[query] = self.monotonic() + SLOW_S
 
+    def is_slow(self, query: str) -> bool:
+        """Whether the query has failed recently."""
+        return self._slow_until_s.get(query, float("-inf")) > self.monotonic()
+
     def most_tasks(self, query: str) -> int:
         """Return how many tasks of a query's read may run at once."""
         _slots, most = self._shared_by(query)
@@ -130,9 +134,8 @@ class ReadSlots:
 
     def _shared_by(self, query: str) -> tuple[Slots, int]:
         """Return the pool of slots that the query shares with others of its kind, and its size."""
-        is_slow = self._slow_until_s.get(query, float("-inf")) > self.monotonic()
         # with fewer slots, none are set aside for queries that have failed
-        if is_slow and self.slots() > RESERVED + _SLOW:
+        if self.is_slow(query) and self.slots() > RESERVED + _SLOW:
             return self._slow, _SLOW
         return self._usual, max(1, self.slots() - RESERVED - _SLOW)
 

@@ -1,5 +1,6 @@
 """The batches of our Spark source, which are complete: reads them in slots, and reports what Pulsar deleted unread."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,10 +8,11 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from streaming.queries.delivery.completion import Completed, Extent
+from streaming.queries.delivery.completion import MOST_SECONDS_WHILE_OTHERS_WAIT, Completed, Extent, base_seconds
 from streaming.queries.delivery.read_end import ReadEnd, end_in
 from streaming.queries.delivery.slots import ReadSlots
 from streaming.queries.delivery.withheld import Withheld
+from streaming.spark.job_limit import limited
 from streaming.state.notes.lost_entries import Loss
 from udfs import columns as c
 
@@ -23,16 +25,18 @@ class SourceBatches:
 
     Args:
         report: called with what Pulsar deleted before it was read, before the batch is processed.
+        reading_seconds: service.reading_seconds.
     """
 
     slots: ReadSlots
+    reading_seconds: float
     report: Callable[[Losses], None]
     monotonic: Callable[[], float] = time.monotonic
     _withheld: dict[str, Withheld] = field(default_factory=dict)
 
-    def __call__(self, query: str, _batch_id: int, delivered: DataFrame) -> Completed:
+    def __call__(self, query: str, batch_id: int, delivered: DataFrame) -> Completed:
         """Return the messages of a batch, whose rows Spark computes and keeps during this call."""
-        ends = self._ends(query, delivered)
+        ends = self._ends(query, batch_id, delivered)
         if lost := {partition: end.lost for partition, end in ends.items() if end.lost}:
             self.report(lost)
         ledgers = [end.oldest_ledger for end in ends.values() if end.oldest_ledger is not None]
@@ -52,8 +56,23 @@ class SourceBatches:
         """Drop what is known about a query whose topic is gone."""
         self._withheld.pop(query, None)
 
-    def _ends(self, query: str, delivered: DataFrame) -> dict[str, ReadEnd]:
+    def _ends(self, query: str, batch_id: int, delivered: DataFrame) -> dict[str, ReadEnd]:
         withheld = self._withheld.setdefault(query, Withheld())
-        ends = delivered.where(F.col(c.POSITION_BATCH).isNull()).select(c.SOURCE, c.PAYLOAD)
-        with self.slots.of(query, delivered.rdd.getNumPartitions()), withheld.noted(self.monotonic()):
-            return {row[c.SOURCE]: end_in(row) for row in ends.collect()}
+        spark = delivered.sparkSession
+        base_s = base_seconds(spark.sparkContext.master or "", self.reading_seconds)
+        with self.slots.of(query, delivered.rdd.getNumPartitions()) as others_wait:
+
+            def seconds() -> float:
+                # A sender's entries may take minutes, since brokers do not return some. Such a batch is read again in
+                # the slots of queries that have failed, where it may take as long as it needs.
+                may_wait = self.slots.is_slow(query) or not others_wait()
+                return math.inf if may_wait else base_s + MOST_SECONDS_WHILE_OTHERS_WAIT
+
+            what = f"{query}, batch {batch_id}: reading"
+            with withheld.noted(self.monotonic()), limited(spark, seconds, what):
+                return {row[c.SOURCE]: end_in(row) for row in ends_of(delivered).collect()}
+
+
+def ends_of(delivered: DataFrame) -> DataFrame:
+    """Return the last row of each partition's read (read_end.end_row)."""
+    return delivered.where(F.col(c.POSITION_BATCH).isNull()).select(c.SOURCE, c.PAYLOAD)
