@@ -57,8 +57,8 @@ SOURCE = (
     (
         "availableNow leaves out no partition",
         STREAM,
-        "if errors and (self._target is not None or not found):",
-        "if errors and not found:",
+        "if errors and (self._target is not None or len(errors) == len(self._partitions)):",
+        "if errors and len(errors) == len(self._partitions):",
     ),
     (
         "a query without a checkpoint needs all of its topics",
@@ -66,13 +66,38 @@ SOURCE = (
         "if missing := sorted({*self._options.topics} - {*self._partitions.values()}):",
         "if missing := ():",
     ),
-    ("a cursor that could not be moved is moved later", STREAM, "self._unacknowledged[name] = upto", "pass"),
+    (
+        "what a batch has processed is acknowledged",
+        STREAM,
+        "                self._broker.acknowledge(name, upto)\n",
+        "",
+    ),
     (
         "entries after an open transaction wait",
         COUNTING,
         "elif self._reads_uncommitted and not self._is_sent(scout):",
         "elif not self._is_sent(scout):",
     ),
+    (
+        "a partition is asked once more before its last batch is acknowledged",
+        SHARING,
+        "part.is_read = part.admitted is None and ",
+        "part.is_read = ",
+    ),
+    ("a partition that can't ring is asked", STREAM, "for name in self._broker.not_listening():", "for name in ():"),
+    (
+        "what does not ring is found later",
+        STREAM,
+        "if self._quiet_until_s.get(name, 0.0) <= now_s]",
+        "if name not in self._quiet_until_s]",
+    ),
+    (
+        "no batch waits for a partition that was late",
+        SHARING,
+        "return self._waits or self._late_until_s.get(partition, 0.0) <= time.monotonic()",
+        "return True",
+    ),
+    ("counting ahead is bounded", SHARING, "known.counting.fill, shares[part.name])", "known.counting.fill, limits)"),
     (
         "what was counted while the last batch ran is waited for",
         SHARING,

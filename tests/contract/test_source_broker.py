@@ -13,13 +13,12 @@ from streaming.adapters.memory.source_broker import MemorySourceBroker
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.http import topic_path
 from streaming.adapters.pulsar.readers.frames import ReceiveTimeout
-from streaming.adapters.pulsar.source.broker import PulsarSourceBroker, Scout, SourceBroker
+from streaming.adapters.pulsar.source.broker import PulsarSourceBroker, SourceBroker
 from streaming.errors import UnavailableError
 from tests.integration import transactions
 from tests.integration.raw_producer import RawProducer
 from tests.pulsar_fields import entry
 from tests.pulsar_settings import pulsar_settings
-from udfs.formats.entry import parse_entry
 from udfs.formats.internal_stats import InternalStats, Position
 
 SUBSCRIPTION = "a b/c"
@@ -43,7 +42,7 @@ class World:
 @pytest.fixture(params=["memory", pytest.param("pulsar", marks=pytest.mark.cluster)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "memory":
-        memory = MemorySourceBroker()
+        memory = MemorySourceBroker(SUBSCRIPTION)
 
         def publish_entry(partition: str, payload: bytes) -> Position:
             return memory.publish(partition, entry(payload))
@@ -53,7 +52,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     cluster = request.getfixturevalue("cluster")
     addresses = cluster.addresses
     settings = pulsar_settings(service_url=addresses.pulsar, admin_url=addresses.admin)
-    broker = PulsarSourceBroker(settings)
+    broker = PulsarSourceBroker(settings, SUBSCRIPTION)
     with PulsarAdmin(PulsarAdminSettings.of(settings)) as admin, RawProducer(addresses.pulsar) as raw:
 
         def create(topic: str, partitions: int) -> None:
@@ -84,11 +83,6 @@ def _stats(world: World, partition: str) -> InternalStats:
     return stats
 
 
-def _payload(scout: Scout) -> tuple[Position, bytes]:
-    position, data = scout.next(10)
-    return position, parse_entry(data).payload
-
-
 def test_partitions_are_listed_with_those_that_are_added(world: World) -> None:
     plain, topic = _topic(), _topic()
     assert world.broker.partitions(topic) == []
@@ -117,11 +111,11 @@ def test_a_scout_reads_on_from_a_position_and_creates_no_topic(world: World) -> 
     positions = [world.publish(topic, payload) for payload in (b"one", b"two", b"three")]
     with world.broker.scout(topic, positions[0]) as scout:
         assert scout.last == positions[2]
-        assert _payload(scout) == (positions[0], b"one"), "brokers send the entry at the position again"
-        assert _payload(scout) == (positions[1], b"two")
-        assert _payload(scout) == (positions[2], b"three")
+        sent = [scout.next_weight(10) for _ in positions]
+        assert [position for position, _weight in sent] == positions, "brokers send the entry at the position again"
+        assert {weight.messages for _position, weight in sent} == {1}
         with pytest.raises(ReceiveTimeout):
-            scout.next(0.1)
+            scout.next_weight(0.1)
     assert _stats(world, topic).ledgers == ((positions[0][0], 3),)
     assert _stats(world, topic).last_confirmed == positions[2]
 
@@ -134,7 +128,7 @@ def test_an_acknowledgement_moves_the_subscription_forward_only(world: World) ->
     first, second, _third = (world.publish(topic, payload) for payload in (b"one", b"two", b"three"))
     assert _stats(world, topic).mark_deleted(SUBSCRIPTION) < first
     for upto in (second, first):
-        world.broker.acknowledge(topic, SUBSCRIPTION, upto)
+        world.broker.acknowledge(topic, upto)
         _until(lambda: _stats(world, topic).mark_deleted(SUBSCRIPTION) == second)
 
 
@@ -147,7 +141,7 @@ def test_a_closed_ledger_is_deleted_once_it_is_acknowledged(world: World) -> Non
     assert [ledger for ledger, entries in _stats(world, topic).ledgers if entries] == [first[0]]
     last = world.publish(topic, b"two")
     assert last[0] > first[0]
-    world.broker.acknowledge(topic, SUBSCRIPTION, last)
+    world.broker.acknowledge(topic, last)
     world.roll(topic)
     _until(lambda: not any(entries for _ledger, entries in _stats(world, topic).ledgers))
     newest = _stats(world, topic).ledgers[-1][0]
@@ -164,6 +158,47 @@ def test_a_topic_that_is_created_again_has_newer_ledgers_and_no_subscription(wor
     world.create(topic, 0)
     assert not _stats(world, topic).has_subscription(SUBSCRIPTION)
     assert world.publish(topic, b"two")[0] > before[0]
+
+
+def test_a_partition_rings_for_an_entry_after_a_position_and_for_no_other(world: World) -> None:
+    topic, quiet = _topic(), _topic()
+    for each in (topic, quiet):
+        world.create(each, 0)
+    first = world.publish(topic, b"one")
+    world.publish(quiet, b"one")
+    world.broker.listen(quiet, _stats(world, quiet).last)
+    world.broker.listen(topic, (first[0], -1))
+    assert _rung(world) == {topic}, "an entry that is stored already"
+    for payload in (b"two", b"three"):
+        world.broker.listen(topic, _stats(world, topic).last)
+        _until(lambda: not world.broker.not_listening())
+        assert not world.broker.rung(0.2)
+        world.publish(topic, payload)
+        assert _rung(world) == {topic}
+    last = _stats(world, topic).last
+    world.broker.acknowledge(topic, last)
+    _until(lambda: _stats(world, topic).mark_deleted(SUBSCRIPTION) == last)
+
+
+def test_a_partition_that_is_moved_rings_again(world: World) -> None:
+    topic = _topic()
+    world.create(topic, 0)
+    world.broker.listen(topic, world.publish(topic, b"one"))
+    _until(lambda: not world.broker.not_listening())
+    world.roll(topic)
+    world.publish(topic, b"two")
+    assert _rung(world) == {topic}
+
+
+def _rung(world: World) -> set[str]:
+    rung: set[str] = set()
+
+    def has_rung() -> bool:
+        rung.update(world.broker.rung(0.05))
+        return bool(rung)
+
+    _until(has_rung)
+    return rung
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -52,17 +52,19 @@ def run(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
         effect()
 
     started_s = time.monotonic()
+    interval = command.get("trigger")  # of a query that runs for some seconds
     query = (
         spark.readStream.format(NAME)
         .options(**command["options"])
         .load()
         .writeStream.option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
+        .trigger(**({"processingTime": interval} if interval else {"availableNow": True}))
         .foreachBatch(write)
         .start()
     )
     try:
-        query.awaitTermination()
+        query.awaitTermination(*([command["seconds"]] if interval else []))
+        query.stop()
     except Exception as error:
         return {"error": str(error)}
     return {

@@ -33,12 +33,15 @@ class Jobs:
     process: subprocess.Popen[str]
     log: Path
 
-    def run(self, folder: Path, options: Mapping[str, str], *, dies_at: int = 0) -> dict[str, Any]:
-        """Run a query until everything is read; return its progress, or its error.
+    def run(
+        self, folder: Path, options: Mapping[str, str], *, dies_at: int = 0, trigger: str = "", seconds: float = 0
+    ) -> dict[str, Any]:
+        """Run a query until everything is read, or with a trigger for some seconds; return its progress, or its error.
 
         Raises KilledError if it died at that effect.
         """
-        command = {"folder": str(folder), "options": dict(options), "dies_at": dies_at}
+        command: dict[str, Any] = {"folder": str(folder), "options": dict(options), "dies_at": dies_at}
+        command |= {"trigger": trigger, "seconds": seconds} if trigger else {}
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(command) + "\n")

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -91,42 +91,51 @@ class Entry:
     producer: str = field(default="", compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(NamedTuple):
     """How much work an entry is, as its sender states it, within what is possible."""
 
     messages: int
     size: int  # bytes; of a compressed entry, once it is decompressed
 
+    def plus(self, other: "Weight") -> "Weight":
+        """Return the sum."""
+        return Weight(self.messages + other.messages, self.size + other.size)
+
+
+class Head(NamedTuple):
+    """The parsed start of an entry."""
+
+    metadata: MessageMetadata
+    end: int  # the offset of the payload
+
 
 def parse_entry(data: bytes) -> Entry:
     """Parse an entry's metadata, and split off its payload. Raises FormatError."""
-    metadata, end = _metadata(data)
+    metadata, end = head_of(data)
     return _entry(metadata, data[end:])
 
 
 def messages_in(data: bytes) -> int:
     """Return how many messages an entry claims to have, as brokers count them; 1 if it can't be read."""
     try:
-        return max(_metadata(data)[0].num_messages_in_batch, 1)
+        return max(head_of(data).metadata.num_messages_in_batch, 1)
     except FormatError:
         return 1
 
 
-def weight_of(data: bytes) -> Weight:
-    """Return an entry's weight; that of one message if its metadata can't be read."""
-    try:
-        metadata, end = _metadata(data)
-    except FormatError:
+def weight_of(data: bytes, head: Head | None) -> Weight:
+    """Return an entry's weight. head: of the entry; None: it can't be read, so the weight is that of one message."""
+    if head is None:
         return Weight(1, len(data))
+    metadata = head.metadata
     size = max(len(data), min(metadata.uncompressed_size, MAX_UNCOMPRESSED_BYTES))
     # without compression the batch can't be longer than the entry, whatever the sender states
-    batch_bytes = size if metadata.compression in _COMPRESSIONS else len(data) - end
+    batch_bytes = size if metadata.compression in _COMPRESSIONS else len(data) - head.end
     return Weight(max(1, min(metadata.num_messages_in_batch, batch_bytes // _LEAST_MESSAGE_BYTES)), size)
 
 
-def _metadata(data: bytes) -> tuple[MessageMetadata, int]:
-    """Return an entry's metadata, and the offset of its payload."""
+def head_of(data: bytes) -> Head:
+    """Parse the start of an entry. Raises FormatError."""
     start = 0
     if data[:2] == _BROKER_METADATA:  # brokers add it if configured to
         start = 2 + _SIZE.size + _size_at(data, 2)
@@ -136,7 +145,7 @@ def _metadata(data: bytes) -> tuple[MessageMetadata, int]:
     end = first + _size_at(data, start)
     if end > len(data):
         raise FormatError(f"entry of {len(data)} bytes claims that its metadata ends at byte {end}")
-    return _parsed(MessageMetadata, data[first:end], "metadata"), end
+    return Head(_parsed(MessageMetadata, data[first:end], "metadata"), end)
 
 
 def contents_of(entry: Entry) -> Iterator[tuple[int, Content]]:

@@ -30,10 +30,6 @@ class Limits:
         """Whether an entry of this weight fits."""
         return weight.messages <= self.messages and weight.size <= self.size
 
-    def minus(self, weight: Weight) -> "Limits":
-        """Return what an entry of this weight leaves."""
-        return Limits(self.messages - weight.messages, self.size - weight.size)
-
     def share(self, of: int) -> "Limits":
         """Return one of `of` equal shares; never nothing, so that it has room for an entry of one message."""
         return Limits(max(1, self.messages // of), max(1, self.size // of))
@@ -57,14 +53,23 @@ class Admission:
             partition: of_topic.share(len(partitions)) for partitions in waiting.values() for partition in partitions
         }
 
-    def admit(self, weights: Iterable[Weight]) -> int:
-        """Return how many of a partition's next entries the batch takes."""
-        taken = 0
-        for weight in weights:
-            if not (self.is_empty or self.left.has_room_for(weight)):
+    def admit(self, weights: Iterable[Weight], share: Limits) -> int:
+        """Return how many of a partition's next entries the batch takes.
+
+        They fit into the partition's share, but the first may exceed it.
+        """
+        upcoming = iter(weights)
+        first = next(upcoming, None)
+        if first is None or not (self.is_empty or self.left.has_room_for(first)):
+            return 0
+        taken, (messages, size) = 1, first
+        most_messages, most_size = min(share.messages, self.left.messages), min(share.size, self.left.size)
+        for more_messages, more_size in upcoming:
+            if messages + more_messages > most_messages or size + more_size > most_size:
                 break
-            self.left, self.is_empty = self.left.minus(weight), False
-            taken += 1
+            taken, messages, size = taken + 1, messages + more_messages, size + more_size
+        self.left = Limits(self.left.messages - messages, self.left.size - size)
+        self.is_empty = False
         return taken
 
 

@@ -1,12 +1,14 @@
 """A fake of SourceBroker, which tests/contract/test_source_broker.py compares with Pulsar."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
 from streaming.adapters.pulsar.readers.frames import ReceiveTimeout
 from streaming.errors import RefusedError, UnavailableError
+from udfs.formats.entry import Weight, head_of, weight_of
+from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.paths import base_topic, encode_name
 
@@ -22,9 +24,12 @@ class _Partition:
 class MemorySourceBroker:
     """One Pulsar. `unavailable` names topics and partitions that do not answer, `busy` subscriptions in use."""
 
-    def __init__(self) -> None:
+    def __init__(self, subscription: str) -> None:
         self.unavailable: set[str] = set()
         self.busy: set[str] = set()
+        self._subscription = subscription
+        self._pending: dict[str, Position] = {}
+        self._after: dict[str, Position] = {}
         self.epoch = 0  # a reader of an earlier one is closed
         self.scouted: list[tuple[str, Position]] = []  # the start of each reader
         self._ids = count(4)
@@ -85,6 +90,13 @@ class MemorySourceBroker:
         """Close the connections of all readers, as a broker does that restarts."""
         self.epoch += 1
 
+    def free(self) -> None:
+        """No other consumer uses a subscription any more."""
+        self.busy.clear()
+        for partition, upto in self._pending.items():
+            self.acknowledge(partition, upto)
+        self._pending.clear()
+
     # the port
 
     def partitions(self, topic: str) -> list[str]:
@@ -125,15 +137,30 @@ class MemorySourceBroker:
         self.scouted.append((partition, after))
         yield _Scout(self, partition, self._partitions[partition], after)
 
-    def acknowledge(self, partition: str, subscription: str, upto: Position) -> None:
-        """Acknowledge every message up to this entry; no effect if the subscription is past it."""
-        self._require_available(partition)
-        if partition in self.busy:
-            raise UnavailableError(f"{partition}: another consumer is connected")
-        self.ensure_subscription(partition, subscription)
+    def acknowledge(self, partition: str, upto: Position) -> None:
+        """Acknowledge every message of the subscription up to this entry; if it is busy, when it is freed."""
+        if partition in self.busy or partition in self.unavailable:
+            self._pending[partition] = upto
+            return
+        self.ensure_subscription(partition, self._subscription)
         cursors = self._partitions[partition].cursors
-        cursors[subscription] = max(cursors[subscription], upto)
+        cursors[self._subscription] = max(cursors[self._subscription], upto)
         self._trim(partition)
+
+    def listen(self, partition: str, after: Position) -> None:
+        """Have a partition ring when a reader gets an entry after this position."""
+        self._after[partition] = after
+
+    def rung(self, timeout_seconds: float) -> Collection[str]:  # noqa: ARG002
+        """Return the partitions that have rung; do not wait."""
+        rung = {name for name, after in self._after.items() if self._rings(name, after)}
+        for name in rung:
+            del self._after[name]
+        return rung
+
+    def not_listening(self) -> Collection[str]:
+        """Return the partitions that do not answer or are gone."""
+        return {name for name in self._after if name in self.unavailable or name not in self._partitions}
 
     def close(self) -> None:
         """Do nothing."""
@@ -141,6 +168,11 @@ class MemorySourceBroker:
     def _require_available(self, partition: str) -> None:
         if partition in self.unavailable:
             raise UnavailableError(f"{partition}: no broker answers")
+
+    def _rings(self, partition: str, after: Position) -> bool:
+        if partition in self.not_listening():
+            return False
+        return any(position > after for position, _data in _sent(self._partitions[partition]))
 
     def _trim(self, partition: str) -> None:
         """Delete closed ledgers that every subscription has read; without subscriptions all of them, as Pulsar does."""
@@ -157,23 +189,28 @@ class _Scout:
         self._broker, self._partition, self._stored = broker, partition, stored
         self._at = (after[0], max(after[1] - 1, -1))  # brokers send the entry at the position again
         self._epoch = broker.epoch
-        sent = [position for position, _data in self._sent()]
-        self.last: Position | None = sent[-1] if sent else BEFORE_ALL
+        positions = [position for position, _data in _sent(stored)]
+        self.last: Position | None = positions[-1] if positions else BEFORE_ALL
 
-    def next(self, timeout_seconds: float) -> tuple[Position, bytes]:  # noqa: ARG002
-        """Return the next entry; raise ReceiveTimeout at once if there is none."""
+    def next_weight(self, timeout_seconds: float) -> tuple[Position, Weight]:  # noqa: ARG002
+        """Return the next entry's weight; raise ReceiveTimeout at once if there is none."""
         if self._partition in self._broker.unavailable or self._epoch != self._broker.epoch:
             raise UnavailableError("the connection broke")
-        for position, data in self._sent():
+        for position, data in _sent(self._stored):
             if position > self._at:
                 self._at = position
-                return position, data
+                try:
+                    return position, weight_of(data, head_of(data))
+                except FormatError:
+                    return position, weight_of(data, None)
         raise ReceiveTimeout
 
-    def _sent(self) -> Iterator[tuple[Position, bytes]]:
-        for ledger, entries in sorted(self._stored.ledgers.items()):
-            for number, data in enumerate(entries):
-                if self._stored.open_since is not None and (ledger, number) >= self._stored.open_since:
-                    return
-                if data is not None:
-                    yield (ledger, number), data
+
+def _sent(stored: _Partition) -> Iterator[tuple[Position, bytes]]:
+    """Yield the entries that readers get."""
+    for ledger, entries in sorted(stored.ledgers.items()):
+        for number, data in enumerate(entries):
+            if stored.open_since is not None and (ledger, number) >= stored.open_since:
+                return
+            if data is not None:
+                yield (ledger, number), data

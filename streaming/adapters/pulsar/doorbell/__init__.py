@@ -1,1 +1,1 @@
-"""Rings when a partition has messages that a subscription has not acknowledged, at no cost while it has none."""
+"""Rings when a partition has new messages, at no cost while it has none."""

@@ -1,4 +1,4 @@
-"""Tells which partitions have messages that a subscription has not acknowledged, without asking for each partition.
+"""Tells which partitions have new messages, without asking for each partition.
 
 A partition that is watched has two consumers on a connection to its broker:
 
@@ -7,7 +7,8 @@ A partition that is watched has two consumers on a connection to its broker:
 2. The bell, a consumer without a durable position, permits one message after the newest. If the broker sends it, the
    partition rings; the message itself is dropped. settle() opens the next bell.
 
-When a bell was opened, the guard's backlog is read once, so that no message between two bells is missed. If a broker
+When a bell was opened, the guard's backlog is read once, so that no message between two bells is missed. A bell that
+listen() opens starts at its position instead. If a broker
 closes a consumer (the topic is moved, its subscription is reset) or the connection breaks, both consumers are opened
 again after a pause. A partition that can't be watched costs the others nothing; `faults` names the reason.
 """
@@ -15,6 +16,7 @@ again after a pause. A partition that can't be watched costs the others nothing;
 import heapq
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -31,19 +33,20 @@ from streaming.adapters.pulsar.readers.frames import (
     SUBSCRIBE,
     NoTopicError,
     address_in,
+    message_id,
     refusal,
 )
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ReaperError, UnavailableError
 from udfs.backoff import Backoff
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.proto import pulsar_api_pb2 as api
 
 _BELL = "-doorbell"  # suffix of the subscription that a topic's stats show while a bell is open
 _EXCLUSIVE = 0
 _EARLIEST = 1
 _CUMULATIVE = 1
-_LATEST = (1 << 63) - 1
+_LATEST: Position = ((1 << 63) - 1, (1 << 63) - 1)
 _REDIRECTS = 5
 _TICK_S = 0.2
 # a tenant may close our consumers again and again (reset-cursor, unload)
@@ -77,11 +80,12 @@ class _Watched:
     is_listening: bool = False  # its bell is open, and it had no unacknowledged message then
     is_settled: bool = True  # False: it rang, and settle() was not called yet
     processed: Position | None = None  # up to which all messages are to be acknowledged
+    after: Position | None = None  # the bell rings for entries after it; None: for unacknowledged messages
 
 
 @dataclass(slots=True)
 class Doorbell:
-    """Watches partitions for a subscription. Thread-safe; the caller calls close()."""
+    """Watches partitions. Thread-safe; the caller calls close(). Without a subscription (""), only listen() works."""
 
     settings: PulsarSettings
     subscription: str
@@ -89,6 +93,7 @@ class Doorbell:
     _watched: dict[str, _Watched] = field(default_factory=dict)
     _lines: dict[tuple[str, str], Line] = field(default_factory=dict)
     _consumers: dict[tuple[Line, int], _Watched] = field(default_factory=dict)
+    _name: str = field(default_factory=lambda: f"ledger-reaper-{uuid.uuid4().hex[:10]}")  # if there is no subscription
     _ids: int = 0
     _due: list[tuple[float, str, int]] = field(default_factory=list)  # heap of (time, partition, number of its try)
     _rung: dict[str, None] = field(default_factory=dict)
@@ -118,12 +123,26 @@ class Doorbell:
     def watch(self, partition: str) -> None:
         """Watch a partition (full name). It rings soon if it has unacknowledged messages, and whenever it gets one."""
         with self._change:
-            if partition not in self._watched:
-                self._watched[partition] = watched = _Watched(partition)
-                self._try_at(watched, self.monotonic())
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)
-                self._thread.start()
+            self._watch(partition)
+
+    def listen(self, partition: str, after: Position) -> None:
+        """Have a partition ring once when a reader gets an entry after this position; it may also ring without one."""
+        with self._change:
+            watched = self._watch(partition)
+            watched.after, watched.is_settled = after, True
+            if watched.line is not None and watched.is_guarded and not watched.bell:
+                self._open_bell(watched, watched.line)
+
+    def acknowledge(self, partition: str, upto: Position) -> None:
+        """Acknowledge all messages up to a position, as soon as the partition's broker accepts the guard."""
+        with self._change:
+            is_new = partition not in self._watched
+            watched = self._watch(partition)
+            watched.processed = upto
+            if is_new:
+                watched.is_settled = False  # listen() opens its bell
+            elif watched.line is not None and watched.is_guarded:
+                self._acknowledge(watched, watched.line)
 
     def forget(self, partition: str) -> None:
         """Watch a partition no longer."""
@@ -163,6 +182,16 @@ class Doorbell:
         for line in lines:
             line.join(_LEAVE_S)
 
+    def _watch(self, partition: str) -> _Watched:
+        watched = self._watched.get(partition)
+        if watched is None:
+            watched = self._watched[partition] = _Watched(partition)
+            self._try_at(watched, self.monotonic())
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)
+            self._thread.start()
+        return watched
+
     def _run(self) -> None:
         while not self._closed.wait(_TICK_S):
             with self._change:
@@ -200,6 +229,10 @@ class Doorbell:
 
     def _attach(self, watched: _Watched, address: tuple[str, str]) -> None:
         line = watched.line = self._line(address)
+        if not self.subscription:
+            watched.is_guarded = True
+            self._open_bell(watched, line)
+            return
         watched.guard = self._new_consumer(watched, line)
         subscribe = api.CommandSubscribe(
             topic=watched.partition,
@@ -217,29 +250,35 @@ class Doorbell:
 
         self._request(watched, line, _subscribing(subscribe), answered)
 
-    def _open_bell(self, watched: _Watched, line: Line) -> None:
+    def _acknowledge(self, watched: _Watched, line: Line) -> None:
         if watched.processed is not None:
-            ledger, entry = watched.processed
-            position = api.MessageId(ledger_id=ledger, entry_id=entry)
-            ack = api.CommandAck(consumer_id=watched.guard, ack_type=_CUMULATIVE, message_id=[position])
+            ack = api.CommandAck(
+                consumer_id=watched.guard, ack_type=_CUMULATIVE, message_id=[message_id(watched.processed)]
+            )
             line.send(api.BaseCommand(type=ACK, ack=ack))
+
+    def _open_bell(self, watched: _Watched, line: Line) -> None:
+        self._acknowledge(watched, line)
         if not watched.is_settled:  # settle() opens the bell
             self._faults.pop(watched.partition, None)
             return
         watched.bell = self._new_consumer(watched, line)
         subscribe = api.CommandSubscribe(
             topic=watched.partition,
-            subscription=f"{self.subscription}{_BELL}",
+            subscription=f"{self.subscription or self._name}{_BELL}",
             sub_type=_EXCLUSIVE,
             consumer_id=watched.bell,
             durable=False,
-            start_message_id=api.MessageId(ledger_id=_LATEST, entry_id=_LATEST),
+            start_message_id=message_id(_first_after(watched.after)),
             force_topic_creation=False,
         )
         self._request(watched, line, _subscribing(subscribe), lambda _answer: self._listen(watched, line))
 
     def _listen(self, watched: _Watched, line: Line) -> None:
         line.send(api.BaseCommand(type=FLOW, flow=api.CommandFlow(consumer_id=watched.bell, message_permits=1)))
+        if watched.after is not None:
+            self._listening(watched)
+            return
         guard = watched.guard
 
         def command(number: int) -> api.BaseCommand:
@@ -253,13 +292,16 @@ class Doorbell:
                     watched, refusal(f"no backlog of {watched.partition}", stats.error_code, stats.error_message)
                 )
                 return
-            self._faults.pop(watched.partition, None)
-            watched.since_s = self.monotonic()
-            watched.is_listening = True
+            self._listening(watched)
             if stats.msg_backlog:
                 self._ring(watched)
 
         self._request(watched, line, command, answered)
+
+    def _listening(self, watched: _Watched) -> None:
+        self._faults.pop(watched.partition, None)
+        watched.since_s = self.monotonic()
+        watched.is_listening = True
 
     def _ring(self, watched: _Watched) -> None:
         if watched.is_settled:
@@ -363,6 +405,13 @@ class Doorbell:
                     self._fail(watched, why)
             for key in [key for key in self._consumers if key[0] is line]:
                 del self._consumers[key]
+
+
+def _first_after(after: Position | None) -> Position:
+    """Return the position at which a bell starts. Brokers send a reader the entry at its position first."""
+    if after is None:
+        return _LATEST
+    return after if after == BEFORE_ALL else (after[0], after[1] + 1)
 
 
 def _subscribing(subscribe: api.CommandSubscribe) -> Callable[[int], api.BaseCommand]:

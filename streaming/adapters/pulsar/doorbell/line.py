@@ -130,6 +130,7 @@ class Line:
             if (now_s := time.monotonic()) >= checked_s + _CHECK_S:
                 checked_s = now_s
                 self._check(now_s)
+        self._send_commands()  # the last acknowledgements
 
     def _send_waiting(self) -> None:
         self._send_commands()

@@ -2,7 +2,7 @@
 
 Pulsar's own clients decode what a sender wrote before they return it. The C++ client (pulsar-client) ends the process
 for some batches and allocates gigabytes for some compressed messages; the Java client skips what it can't decode.
-One entry is in memory at a time; TCP slows down a broker that sends faster.
+One entry and a few more kilobytes are in memory at a time; TCP slows down a broker that sends faster.
 """
 
 import socket
@@ -22,7 +22,8 @@ from streaming.adapters.pulsar.tls import Tls, tls_context
 from streaming.config.hosts import hosts_of, may_carry_secret
 from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError, UnavailableError
-from udfs.formats.entry import messages_in
+from udfs.formats.entry import Head, Weight, head_of, weight_of
+from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
 from udfs.proto import pulsar_api_pb2 as api
 from udfs.requests.retry import DEFAULT_MESSAGE_BYTES
@@ -43,6 +44,7 @@ _MOST_PERMITS = (1 << 31) - 1  # a Java int
 # Far above what brokers store (maxMessageSize, 5 MiB by default): anything larger is not a frame of Pulsar's protocol.
 _MAX_FRAME_BYTES = 256 * 1024 * 1024
 _FRAME = struct.Struct(">II")
+_CHUNK_BYTES, _MOST_CHUNK_BYTES = 1 << 16, 1 << 20  # that are received at once
 _LONG = 1 << 64
 # A broker reports the last message in milliseconds, or never: for some metadata of the last entry it does not answer.
 _LAST_SECONDS = 5.0
@@ -73,6 +75,7 @@ class Connection:
         self._url = url
         self._proxied_to = proxied_to
         self._requests = 0
+        self._buffer, self._at = b"", 0  # what was received, and how much of it was returned
         self.heard_s = time.monotonic()  # when the broker last sent something
         self.max_message_bytes = DEFAULT_MESSAGE_BYTES  # the largest message that the broker accepts
 
@@ -109,12 +112,11 @@ class Connection:
     def receive_any(self, deadline: float) -> tuple[api.BaseCommand, bytes]:
         """Return the next command and its payload; pings are answered here. Raises ReceiveTimeout, UnavailableError."""
         while True:
-            size, command_size = _FRAME.unpack(self._read(_FRAME.size, deadline))
+            size, command_size = _FRAME.unpack(self._take(_FRAME.size, deadline))
             if not 4 + command_size <= size <= _MAX_FRAME_BYTES:
                 raise UnavailableError(f"{self._url} sends something that is not a frame of Pulsar's protocol")
             # the rest of a frame is read even if it arrives after the deadline
-            rest = self._read(size - 4, time.monotonic() + self._settings.timeout_seconds)
-            self.heard_s = time.monotonic()
+            rest = self._take(size - 4, time.monotonic() + self._settings.timeout_seconds)
             try:
                 command = api.BaseCommand.FromString(rest[:command_size])
             except DecodeError as error:
@@ -155,6 +157,7 @@ class Connection:
 
     def _connect(self, url: str) -> None:
         self._socket = _connected(self._settings, url)
+        self._buffer, self._at = b"", 0
         self._url = url
         try:
             self._introduce()
@@ -178,14 +181,22 @@ class Connection:
             raise UnavailableError(f"{self._url} is not reached over TLS; no secret is sent there")
         return self._credentials.secret().encode()
 
-    def _read(self, size: int, deadline: float) -> bytes:
-        """Read exactly `size` bytes. Raises ReceiveTimeout only if none of them arrived in time."""
-        read = bytearray()
+    def _take(self, size: int, deadline: float) -> bytes:
+        """Return the next `size` bytes. Raises ReceiveTimeout only if none of them arrived in time."""
+        if self._at + size > len(self._buffer):
+            self._receive(size, deadline)
+        taken = self._buffer[self._at : self._at + size]
+        self._at += size
+        return taken
+
+    def _receive(self, size: int, deadline: float) -> None:
+        """Receive until the buffer has `size` bytes that were not returned yet, and maybe more."""
+        read = bytearray(self._buffer[self._at :])
         while len(read) < size:
-            left = deadline - time.monotonic() if not read else float(self._settings.timeout_seconds)
+            left = float(self._settings.timeout_seconds) if read else deadline - time.monotonic()
             try:
                 self._socket.settimeout(max(left, 0.001))
-                part = self._socket.recv(min(size - len(read), 1 << 20))
+                part = self._socket.recv(min(max(size - len(read), _CHUNK_BYTES), _MOST_CHUNK_BYTES))
             except TimeoutError as error:
                 if not read:
                     raise ReceiveTimeout from None
@@ -195,7 +206,8 @@ class Connection:
             if not part:
                 raise UnavailableError(f"{self._url} closed the connection")
             read += part
-        return bytes(read)
+        self.heard_s = time.monotonic()
+        self._buffer, self._at = bytes(read), 0
 
 
 class FrameReader:
@@ -235,6 +247,16 @@ class FrameReader:
 
     def next(self, timeout_seconds: float) -> tuple[Position, bytes]:
         """Return the position and bytes of the next entry. Raises ReceiveTimeout, UnavailableError."""
+        position, data, _head = self.next_parsed(timeout_seconds)
+        return position, data
+
+    def next_weight(self, timeout_seconds: float) -> tuple[Position, Weight]:
+        """Return the position and weight of the next entry. Raises ReceiveTimeout, UnavailableError."""
+        position, data, head = self.next_parsed(timeout_seconds)
+        return position, weight_of(data, head)
+
+    def next_parsed(self, timeout_seconds: float) -> tuple[Position, bytes, Head | None]:
+        """Return the same as next, and the entry's parsed start; None: it can't be parsed."""
         if self._permits_left <= _REFILL_AT:
             permits = min(_PERMITS + max(-self._permits_left, 0), _MOST_PERMITS)
             flow = api.CommandFlow(consumer_id=1, message_permits=permits)
@@ -244,9 +266,13 @@ class FrameReader:
         while True:
             command, data = self._connection.receive(deadline)
             if command.type == MESSAGE:
+                try:
+                    head = head_of(data)
+                except FormatError:
+                    head = None
                 # brokers count messages, not entries, and stop sending to a reader that has used all its permits
-                self._permits_left -= messages_in(data)
-                return _position(command.message.message_id), data
+                self._permits_left -= 1 if head is None else max(head.metadata.num_messages_in_batch, 1)
+                return _position(command.message.message_id), data, head
             if command.type == CLOSE_CONSUMER:
                 raise UnavailableError("the broker closed the reader: the topic is being moved, or was deleted")
 

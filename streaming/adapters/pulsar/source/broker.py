@@ -1,27 +1,16 @@
 """The calls of Pulsar with which the Spark source plans batches and acknowledges them."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
-from streaming.adapters.pulsar.readers.frames import (
-    ACK,
-    SUBSCRIBE,
-    SUCCESS,
-    Connection,
-    last_of,
-    message_id,
-    opened,
-    owner_of,
-)
+from streaming.adapters.pulsar.doorbell.doorbell import Doorbell
+from streaming.adapters.pulsar.readers.frames import opened
 from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError
+from udfs.formats.entry import Weight
 from udfs.formats.internal_stats import InternalStats, Position
-from udfs.proto import pulsar_api_pb2 as api
-
-_CONSUMER = 1
-_EXCLUSIVE, _CUMULATIVE, _EARLIEST = 0, 1, 1
 
 
 class Scout(Protocol):
@@ -29,8 +18,8 @@ class Scout(Protocol):
 
     last: Position | None  # of the entries that the broker sends to readers; None: the broker does not report it
 
-    def next(self, timeout_seconds: float) -> tuple[Position, bytes]:
-        """Return the next entry. Raises ReceiveTimeout, UnavailableError."""
+    def next_weight(self, timeout_seconds: float) -> tuple[Position, Weight]:
+        """Return the next entry's position and weight. Raises ReceiveTimeout, UnavailableError."""
         ...
 
 
@@ -56,11 +45,23 @@ class SourceBroker(Protocol):
         """
         ...
 
-    def acknowledge(self, partition: str, subscription: str, upto: Position) -> None:
-        """Acknowledge every message up to this entry; no effect if the subscription is past it.
+    def acknowledge(self, partition: str, upto: Position) -> None:
+        """Acknowledge every message of the subscription up to this entry, soon; no effect if it is past it.
 
-        Raises UnavailableError also if another consumer uses the subscription.
+        It is done later if the partition's broker does not answer, or if another consumer uses the subscription.
         """
+        ...
+
+    def listen(self, partition: str, after: Position) -> None:
+        """Have a partition ring when a reader gets an entry after this position; it may also ring without one."""
+        ...
+
+    def rung(self, timeout_seconds: float) -> Collection[str]:
+        """Wait until a partition rings; return those that have rung since the last call. Each needs listen() again."""
+        ...
+
+    def not_listening(self) -> Collection[str]:
+        """Return the partitions that may get entries without ringing, of those that were given to listen()."""
         ...
 
     def close(self) -> None:
@@ -69,10 +70,11 @@ class SourceBroker(Protocol):
 
 
 class PulsarSourceBroker:
-    """SourceBroker over the admin API and Pulsar's binary protocol."""
+    """SourceBroker over the admin API and Pulsar's binary protocol. subscription: "": none."""
 
-    def __init__(self, settings: PulsarSettings) -> None:
+    def __init__(self, settings: PulsarSettings, subscription: str) -> None:
         self._settings = settings
+        self._doorbell = Doorbell(settings, subscription)
         self._admin = PulsarAdmin(PulsarAdminSettings.of(settings))
 
     def partitions(self, topic: str) -> list[str]:
@@ -101,27 +103,23 @@ class PulsarSourceBroker:
         with opened(self._settings, partition, after, creates=False) as reader:
             yield reader
 
-    def acknowledge(self, partition: str, subscription: str, upto: Position) -> None:
-        """Acknowledge every message up to this entry; no effect if the subscription is past it."""
-        url, proxied_to = owner_of(self._settings, partition)
-        with Connection(self._settings, url, proxied_to) as connection:
-            subscribe = api.CommandSubscribe(
-                topic=partition,
-                subscription=subscription,
-                sub_type=_EXCLUSIVE,
-                consumer_id=_CONSUMER,
-                request_id=connection.next_request(),
-                durable=True,
-                # if the subscription was deleted, what is left of the topic is kept for it
-                initial_position=_EARLIEST,
-                force_topic_creation=False,
-            )
-            connection.ask(api.BaseCommand(type=SUBSCRIBE, subscribe=subscribe), SUCCESS)
-            ack = api.CommandAck(consumer_id=_CONSUMER, ack_type=_CUMULATIVE, message_id=[message_id(upto)])
-            connection.send(api.BaseCommand(type=ACK, ack=ack))
-            # brokers process a connection's commands in order, so the acknowledgement was received before this answer
-            last_of(connection)
+    def acknowledge(self, partition: str, upto: Position) -> None:
+        """Acknowledge every message of the subscription up to this entry, soon."""
+        self._doorbell.acknowledge(partition, upto)
+
+    def listen(self, partition: str, after: Position) -> None:
+        """Have a partition ring when a reader gets an entry after this position."""
+        self._doorbell.listen(partition, after)
+
+    def rung(self, timeout_seconds: float) -> Collection[str]:
+        """Wait until a partition rings; return those that have rung since the last call."""
+        return self._doorbell.rung(timeout_seconds)
+
+    def not_listening(self) -> Collection[str]:
+        """Return the partitions that may get entries without ringing."""
+        return {*self._doorbell.not_listening}
 
     def close(self) -> None:
         """Close all connections."""
+        self._doorbell.close()
         self._admin.close()

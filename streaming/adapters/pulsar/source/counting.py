@@ -8,7 +8,7 @@ from streaming.adapters.pulsar.readers.frames import ReceiveTimeout
 from streaming.adapters.pulsar.source.broker import Scout, SourceBroker
 from streaming.errors import UnavailableError
 from udfs.entry_ranges import EntrySpan
-from udfs.formats.entry import Weight, weight_of
+from udfs.formats.entry import Weight
 from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.pulsar_source.admission import Limits
 
@@ -19,7 +19,9 @@ CountedEntry = tuple[Position, Weight]
 
 
 class Counting:
-    """The unread entries of a partition; continues from batch to batch. For one thread at a time.
+    """The unread entries of a partition; continues from batch to batch.
+
+    For one thread, and another in fill().
 
     Args:
         broker: where the partition is.
@@ -37,13 +39,15 @@ class Counting:
         reads_uncommitted: bool,
     ) -> None:
         self._broker = broker
-        self._partition = partition
+        self.partition = partition
         self._uncounted = uncounted
         self._reads_uncommitted = reads_uncommitted
         self._positions: Iterator[Position] = iter(())
         self._next: Position | None = None
         self._upto = BEFORE_ALL  # the last entry that was counted
         self._counted: deque[CountedEntry] = deque()
+        # all messages and bytes that were counted, and those of them that batches have
+        self._filled, self._taken = Weight(0, 0), Weight(0, 0)
         self._entries = self._count()
         self._is_at_end = True  # nothing follows the entries that fill() has counted
 
@@ -61,36 +65,38 @@ class Counting:
             self._entries, self._is_at_end = self._count(), self._next is None
 
     def fill(self, share: Limits) -> None:
-        """Count until the entries exceed the share. Raises UnavailableError, RefusedError."""
-        left = share
-        for _position, weight in self._counted:
-            left = left.minus(weight)
-        while not self._is_at_end and left.messages >= 0 and left.size >= 0:
+        """Count until the entries exceed the share; others may take them. Raises UnavailableError, RefusedError."""
+        while (
+            not self._is_at_end
+            and self._filled.messages - self._taken.messages <= share.messages
+            and self._filled.size - self._taken.size <= share.size
+        ):
             entry = next(self._entries, None)
             if entry is None:
                 self._is_at_end = True
                 break
             self._counted.append(entry)
-            left = left.minus(entry[1])
+            self._filled = self._filled.plus(entry[1])
 
-    def within(self, share: Limits) -> list[CountedEntry]:
-        """Return the next entries as far as they fit into the share; always the first, if there is one."""
-        fitting: list[CountedEntry] = []
-        for position, weight in self._counted:
-            if fitting and not share.has_room_for(weight):
-                break
-            fitting.append((position, weight))
-            share = share.minus(weight)
-        return fitting
+    @property
+    def has_entries(self) -> bool:
+        """Whether entries are counted that no batch has."""
+        return bool(self._counted)
 
-    def drop(self, count: int) -> None:
-        """Drop the next entries: a batch has taken them."""
+    def weights(self) -> list[Weight]:
+        """Return the weights of the next entries, as far as they are counted."""
+        return [weight for _position, weight in self._counted.copy()]  # a thread may append
+
+    def take(self, count: int) -> Position:
+        """Remove the next `count` entries, as a batch has them; return the position of the last."""
         for _ in range(count):
-            self._counted.popleft()
+            position, weight = self._counted.popleft()
+            self._taken = self._taken.plus(weight)
+        return position
 
     @property
     def is_empty(self) -> bool:
-        """Whether all entries were taken."""
+        """Whether all entries were taken that readers get now."""
         return self._is_at_end and not self._counted
 
     def close(self) -> None:
@@ -101,7 +107,7 @@ class Counting:
         while self._next is not None:
             got_any = False
             try:
-                with self._broker.scout(self._partition, (self._next[0], self._next[1] - 1)) as scout:
+                with self._broker.scout(self.partition, (self._next[0], self._next[1] - 1)) as scout:
                     for entry in self._received(scout):
                         got_any = True
                         yield entry
@@ -120,13 +126,14 @@ class Counting:
         """Yield the entries up to the last that the broker sends, and those that it passes over before."""
         while self._is_sent(scout):
             try:
-                position, data = scout.next(_RECEIVE_SECONDS)
+                position, weight = scout.next_weight(_RECEIVE_SECONDS)
             except ReceiveTimeout:
                 return
-            yield from self._skipped((position[0], position[1] - 1))
+            if self._next != position:
+                yield from self._skipped((position[0], position[1] - 1))
             if self._next == position:
                 self._take()
-                yield position, weight_of(data)
+                yield position, weight
 
     def _is_sent(self, scout: Scout) -> bool:
         return self._next is not None and (scout.last is None or self._next <= scout.last)

@@ -55,7 +55,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
     @cached_property
     def _stream(self) -> PulsarStream:
         require_safe_secret(self._options.pulsar)
-        return PulsarStream(self._options, PulsarSourceBroker(self._options.pulsar))
+        return PulsarStream(self._options, PulsarSourceBroker(self._options.pulsar, self._options.subscription))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.max_messages)

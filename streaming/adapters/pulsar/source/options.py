@@ -15,6 +15,7 @@ from udfs.paths import topic_named
 
 _MOST_MESSAGES = 100_000
 _MOST_BYTES = 256 * 1024 * 1024
+_MOST_WAIT_SECONDS = 60  # Spark can't stop a query while it waits
 
 
 class Start(StrEnum):
@@ -44,6 +45,7 @@ class SourceOptions:
     max_bytes: int = _MOST_BYTES
     reads_uncommitted: bool = False
     on_gap: OnGap = OnGap.ROW
+    wait_seconds: int = 0  # how long a batch without messages waits for one
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
@@ -56,6 +58,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         maxMessagesPerTrigger, maxBytesPerTrigger: limits of a batch.
         isolation: read_committed (default) or read_uncommitted.
         onDataLoss: row (default) or fail.
+        waitSeconds: how long Spark waits for a message, if there is none; 0 by default.
 
     Raises ConfigError, which names every fault.
     """
@@ -69,10 +72,10 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
             return default
         return text
 
-    def number(name: str, default: int) -> int:
+    def number(name: str, default: int, most: int = 1 << 62) -> int:
         text = given.pop(name.lower(), str(default))
-        if not (text.isascii() and text.isdecimal() and 0 < int(text[:19]) < 1 << 62):
-            faults.append(f"{name}: must be a positive number")
+        if not (text.isascii() and text.isdecimal() and min(default, 1) <= int(text[:19]) <= most):
+            faults.append(f"{name}: must be a number from {min(default, 1)} to {most}")
             return default
         return int(text[:19])
 
@@ -83,6 +86,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         faults.append("startingPosition: needs the option subscription")
     max_messages = number("maxMessagesPerTrigger", _MOST_MESSAGES)
     max_bytes = number("maxBytesPerTrigger", _MOST_BYTES)
+    wait_seconds = number("waitSeconds", 0, most=_MOST_WAIT_SECONDS)
     isolation = take("isolation", "read_committed", ("read_committed", "read_uncommitted"))
     on_gap = OnGap(take("onDataLoss", OnGap.ROW, tuple(OnGap)))
     pulsar = _pulsar_settings(given, faults)
@@ -97,6 +101,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         max_bytes=max_bytes,
         reads_uncommitted=isolation == "read_uncommitted",
         on_gap=on_gap,
+        wait_seconds=wait_seconds,
     )
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -18,7 +18,8 @@ from udfs.pulsar_source.offsets import PartitionOffset
 
 log = logging.getLogger("pulsar-frames")
 
-PLANNING_SECONDS = 5.0  # after this time a batch is planned without the partitions that have not answered
+PLANNING_SECONDS = 1.0  # after this time a batch is planned without the partitions that have not answered
+_LATE_SECONDS = 600.0  # so long no batch waits again for a partition that was counted too late
 _ROUNDS = 8  # of sharing what other topics did not use
 
 
@@ -32,6 +33,7 @@ class Planned:
     resumed: PartitionOffset
     stats: InternalStats
     admitted: Position | None = None
+    is_read: bool = False  # there is no entry that a reader gets now
 
     @property
     def end(self) -> PartitionOffset:
@@ -48,7 +50,6 @@ class _Open:
     counting: Counting
     at: Position
     filling: Future[None] | None = None
-    is_late: bool = False  # a batch was planned without it
 
     @property
     def is_busy(self) -> bool:
@@ -75,6 +76,7 @@ class Sharing:
         self._reads_uncommitted = reads_uncommitted
         self._turns = Turns()
         self._open: dict[str, _Open] = {}
+        self._late_until_s: dict[str, float] = {}
         self._waits = False  # for every partition
 
     def share(self, planned: list[Planned], limits: Limits, target: Mapping[str, Position] | None) -> None:
@@ -96,24 +98,28 @@ class Sharing:
         for _ in range(_ROUNDS):
             if not order or admission.left.is_none:
                 break
-            topics: dict[str, list[str]] = {}
-            for name in order:
-                topics.setdefault(by_name[name].topic, []).append(name)
-            shares = admission.shares(topics)
+            shares = admission.shares(_by_topic(by_name[name] for name in order))
             self._fill(shares, deadline_s)
             order = [name for name in order if self._take(by_name[name], shares[name], admission)]
-        for part in by_name.values():
-            known = self._open.get(part.name)
-            if known is not None and not known.is_busy:
-                known.at = part.end.at
-                if part.admitted is not None:
-                    # counted while the batch runs
-                    known.filling = self._threads.submit(known.counting.fill, admission.limits)
+        self._count_ahead(by_name.values(), limits)
 
     def close(self) -> None:
         """Close all readers."""
         for name in [*self._open]:
             self._forget(name)
+
+    def _count_ahead(self, parts: Collection[Planned], limits: Limits) -> None:
+        """Count for the next batch while this one runs; all partitions together no more than one batch."""
+        shares = Admission(limits).shares(_by_topic(parts))
+        for part in parts:
+            known = self._open.get(part.name)
+            if known is not None and (part.admitted is not None or not known.is_busy):
+                known.at = part.end.at
+                # A partition whose entries this batch has is asked once more: Spark lets us acknowledge them after the
+                # next plan, and that plan must see that their ledger was closed, before Pulsar deletes it.
+                part.is_read = part.admitted is None and known.counting.is_empty
+                if part.admitted is not None and not known.is_busy:
+                    known.filling = self._threads.submit(known.counting.fill, shares[part.name])
 
     def _opened(self, part: Planned, target: Mapping[str, Position] | None) -> bool:
         """Whether the partition has unread entries, which are then being counted."""
@@ -121,11 +127,11 @@ class Sharing:
         spans = planning.unread(part.resumed.at, part.stats, upto)
         known = self._open.get(part.name)
         if known is not None and known.is_busy:
-            known.is_late = True
             return known.at == part.resumed.at
         if known is not None and (known.at != part.resumed.at or not spans or known.has_failed):
             self._forget(part.name)
         if not spans:
+            part.is_read = True
             return False
         if part.name not in self._open:
             uncounted = Weight(1, max(1, bytes_of(spans, part.stats) // count_of(spans)))
@@ -138,41 +144,58 @@ class Sharing:
         """Count until each partition's share is full, or until the deadline."""
         for name, share in shares.items():
             known = self._open[name]
-            if not known.is_busy and not known.has_failed:
+            # of a partition for which no batch waits, the batch takes what is counted already
+            if not (known.is_busy or known.has_failed or (known.counting.has_entries and not self._is_awaited(name))):
                 known.filling = self._threads.submit(known.counting.fill, share)
         self._wait_until(deadline_s)
 
     def _wait_until(self, deadline_s: float) -> None:
-        """Wait for the threads that count; only the first batch waits for a partition that hangs."""
-        left_s = None if self._waits else max(0.0, deadline_s - time.monotonic())
-        wait(
-            [known.filling for known in self._open.values() if known.filling is not None and not known.is_late], left_s
-        )
+        """Wait for the threads that count, but not for partitions that were late before: anyone can make a topic slow.
+
+        Such a partition is in the batches that are planned after it was counted.
+        """
+        awaited = [
+            known.filling for name, known in self._open.items() if known.filling is not None and self._is_awaited(name)
+        ]
+        wait(awaited, None if self._waits else max(0.0, deadline_s - time.monotonic()))
+
+    def _is_awaited(self, partition: str) -> bool:
+        return self._waits or self._late_until_s.get(partition, 0.0) <= time.monotonic()
+
+    def _set_late(self, partition: str) -> None:
+        if self._is_awaited(partition):
+            log.warning("%s is left out of batches until its entries are counted: its broker is slow", partition)
+        self._late_until_s[partition] = time.monotonic() + _LATE_SECONDS
 
     def _take(self, part: Planned, share: Limits, admission: Admission) -> bool:
         """Let the batch take the partition's share; return whether the partition may have more for it."""
         known = self._open[part.name]
-        known.is_late = known.is_busy
-        if known.is_late or known.filling is None:
-            log.warning("%s is left out of the batch: its broker is slow", part.name)
+        if known.is_busy and not known.counting.has_entries:
+            self._set_late(part.name)
             return False
         try:
-            known.filling.result()
+            if known.filling is not None and known.filling.done():
+                known.filling.result()
         except UnavailableError as error:
             self._forget(part.name)
             if self._waits:
                 raise
             log.warning("%s is left out of the batch: %s", part.name, error)
             return False
-        fitting = known.counting.within(share)
-        taken = admission.admit(weight for _position, weight in fitting)
+        taken = admission.admit(known.counting.weights(), share)
         if taken:
-            part.admitted = fitting[taken - 1][0]
-            known.counting.drop(taken)
+            part.admitted = known.counting.take(taken)
             self._turns.took(part.name)
-        return taken == len(fitting) and not known.counting.is_empty
+        return bool(taken) and not known.counting.is_empty
 
     def _forget(self, partition: str) -> None:
         known = self._open.pop(partition)
         if not known.is_busy:
             known.counting.close()
+
+
+def _by_topic(parts: Iterable[Planned]) -> dict[str, list[str]]:
+    topics: dict[str, list[str]] = {}
+    for part in parts:
+        topics.setdefault(part.topic, []).append(part.name)
+    return topics

@@ -5,11 +5,12 @@
 2. latest_offset() counts messages and bytes by reading the entries once here (counting.py); the tasks read them again.
 3. A partition that does not answer is left out of batches until it does. It delays one of them, by PLANNING_SECONDS at
    most, as long as no more than _THREADS partitions do not answer.
+4. A partition that is read to its end is asked again when it rings (doorbell/), and every _QUIET_SECONDS.
 """
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,10 @@ log = logging.getLogger("pulsar-frames")
 
 _THREADS = 32
 _PARTITIONS_SECONDS = 30.0  # how often topics are asked for added partitions
+# how often partitions without new entries are asked for what does not ring: markers, new and deleted ledgers
+_QUIET_SECONDS = 10.0
+_UNCOMMITTED_SECONDS = 1.0  # the same, if open transactions are read, which do not ring either
+_PAUSE_SECONDS = 0.5  # between two plans while latest_offset() waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,8 @@ class PulsarStream:
         self._asked: dict[str, Future[InternalStats | None]] = {}  # requests that may not have ended
         self._subscribed: set[str] = set()
         self._target: dict[str, Position] | None = None  # of trigger(availableNow=True)
-        self._unacknowledged: dict[str, Position] = {}
         self._acknowledged: dict[str, Position] = {}
+        self._quiet_until_s: dict[str, float] = {}  # when a partition that has no new entries is asked again
 
     def initial(self) -> dict[str, Any]:
         """Return the offset at which a query without a checkpoint starts.
@@ -81,17 +86,18 @@ class PulsarStream:
     def latest_offset(self, start: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
         """Return the end of the next batch; `start` if there is nothing to read.
 
+        Waits up to wait_seconds for an entry.
+
         Raises UnavailableError if no partition answers, and with trigger(availableNow=True) if one does not;
         RefusedError; SafetyError if a partition has only ledgers older than its offset.
         """
-        offset = from_json(start)
-        found = self._all_stats()
-        planned = [self._plan(name, offset, stats) for name, stats in found.items() if stats is not None]
-        self._sharing.share(planned, limits, self._target)
-        ends = {part.name: part.end for part in planned if part.name in offset or part.admitted is not None}
-        self._require_nothing_unread({name: part for name, part in offset.items() if name not in self._partitions})
-        changed = {name: part for name, part in ends.items() if name not in offset or part.at != offset[name].at}
-        return to_json({**offset, **changed}) if changed else dict(start)
+        deadline_s = time.monotonic() + self._options.wait_seconds
+        while True:
+            end = self._end_of_batch(start, limits)
+            left_s = deadline_s - time.monotonic()
+            if end is not None or left_s <= 0 or self._target is not None:
+                return dict(start) if end is None else end
+            self._wait(left_s)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[PartitionBatch]:
         """Return the reads of a batch, one for each partition; they depend on the two offsets only.
@@ -119,33 +125,57 @@ class PulsarStream:
         return batches
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Move the subscription's cursors; a cursor that can't be moved now is moved at a later commit.
-
-        Raises RefusedError if the broker refuses.
-        """
+        """Move the subscription's cursors, soon; a cursor that can't be moved now is moved later."""
         if not self._options.subscription:
             return
         for name, part in from_json(end).items():
             upto = planning.acknowledged_by(part)
             if upto is not None and upto != self._acknowledged.get(name):
-                self._unacknowledged[name] = upto
-        requests = {
-            name: self._threads.submit(self._broker.acknowledge, name, self._options.subscription, upto)
-            for name, upto in self._unacknowledged.items()
-        }
-        for name, request in requests.items():
-            try:
-                request.result()
-            except UnavailableError as error:
-                log.warning("%s: not acknowledged yet: %s", name, error)
-            else:
-                self._acknowledged[name] = self._unacknowledged.pop(name)
+                self._broker.acknowledge(name, upto)
+                self._acknowledged[name] = upto
 
     def close(self) -> None:
         """Close all connections."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._sharing.close()
         self._broker.close()
+
+    def _end_of_batch(self, start: Mapping[str, Any], limits: Limits) -> dict[str, Any] | None:
+        """Return the end of the next batch; None if there is nothing to read."""
+        offset = from_json(start)
+        found = self._all_stats()
+        planned = [self._plan(name, offset, stats) for name, stats in found.items() if stats is not None]
+        self._sharing.share(planned, limits, self._target)
+        ends = {part.name: part.end for part in planned if part.name in offset or part.admitted is not None}
+        self._require_nothing_unread({name: part for name, part in offset.items() if name not in self._partitions})
+        changed = {name: part for name, part in ends.items() if name not in offset or part.at != offset[name].at}
+        self._listen([part for part in planned if part.is_read])
+        return to_json({**offset, **changed}) if changed else None
+
+    def _listen(self, read: Iterable[Planned]) -> None:
+        """Ask these partitions again when they have entries."""
+        if self._target is not None:
+            return
+        quiet_s = _UNCOMMITTED_SECONDS if self._options.reads_uncommitted else _QUIET_SECONDS
+        for part in read:
+            self._broker.listen(part.name, part.end.at)
+            self._quiet_until_s[part.name] = time.monotonic() + quiet_s
+
+    def _due(self) -> list[str]:
+        """Return the partitions that may have new entries."""
+        for name in self._broker.rung(0):
+            self._quiet_until_s.pop(name, None)
+        for name in self._broker.not_listening():
+            self._quiet_until_s.pop(name, None)
+        now_s = time.monotonic()
+        return [name for name in self._partitions if self._quiet_until_s.get(name, 0.0) <= now_s]
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until a partition rings; not for long if one may have entries without ringing."""
+        if len(self._quiet_until_s) < len(self._partitions):
+            seconds = min(seconds, _PAUSE_SECONDS)
+        for name in self._broker.rung(seconds):
+            self._quiet_until_s.pop(name, None)
 
     def _refresh(self) -> None:
         """Ask the topics for their partitions, every _PARTITIONS_SECONDS."""
@@ -181,10 +211,11 @@ class PulsarStream:
         return planning.first_offset(stats)
 
     def _all_stats(self) -> dict[str, InternalStats | None]:
-        """Return the stats of the partitions that answer in time; None: the partition does not exist."""
+        """Return the stats of the partitions that are due and answer in time; None: the partition does not exist."""
         self._refresh()
+        due = self._due() if self._target is None else [*self._partitions]
         # only the first batch waits for a partition that hangs
-        new = {name: self._threads.submit(self._stats, name) for name in self._partitions if name not in self._asked}
+        new = {name: self._threads.submit(self._stats, name) for name in due if name not in self._asked}
         self._asked |= new
         if self._target is None:
             wait(new.values(), sharing.PLANNING_SECONDS)
@@ -201,7 +232,7 @@ class PulsarStream:
                 continue
             if name in self._partitions:
                 found[name] = stats
-        if errors and (self._target is not None or not found):
+        if errors and (self._target is not None or len(errors) == len(self._partitions)):
             raise errors[0]
         return found
 

@@ -20,8 +20,10 @@ def test_options_are_named_like_the_keys_of_the_configuration() -> None:
             "maxBytesPerTrigger": "20",
             "isolation": "read_uncommitted",
             "onDataLoss": "fail",
+            "waitSeconds": "5",
         }
     )
+    assert options.wait_seconds == 5
     assert options.topics == ("persistent://t/ns/a", "persistent://t/ns/b")
     assert (options.pulsar.token_file, options.pulsar.timeout_seconds) == ("/run/token", 7)
     assert (options.max_messages, options.max_bytes) == (10, 20)
@@ -51,6 +53,7 @@ def test_every_fault_is_named_at_once() -> None:
     ("more", "fault"),
     [
         pytest.param({"startingPosition": "subscription"}, "needs the option subscription", id="no subscription"),
+        pytest.param({"waitSeconds": "61"}, "waitSeconds: must be a number from 0 to 60", id="a long wait"),
         pytest.param({"topics": "a/b"}, "topics: ", id="no topic's name"),
     ],
 )

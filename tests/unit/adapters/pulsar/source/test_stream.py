@@ -1,6 +1,6 @@
 """The batches of the Spark source, over the fake of a broker."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import wait
 from dataclasses import replace
 from threading import Event
@@ -36,7 +36,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def broker() -> MemorySourceBroker:
-    return MemorySourceBroker()
+    return MemorySourceBroker(SUBSCRIPTION)
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_a_query_starts_where_it_is_told_to(broker: MemorySourceBroker, opened: 
     broker.ensure_subscription(partition, SUBSCRIPTION)
     first = _publish(broker, partition, 1)
     _publish(broker, partition, 4)
-    broker.acknowledge(partition, SUBSCRIPTION, first)
+    broker.acknowledge(partition, first)
     for start, unread in ((Start.EARLIEST, {partition: 5}), (Start.SUBSCRIPTION, {partition: 4}), (Start.LATEST, {})):
         stream = opened(A, start=start)
         assert _next(stream, stream.initial())[1] == unread
@@ -400,7 +400,7 @@ def test_an_outage_of_all_partitions_is_an_error(broker: MemorySourceBroker, ope
 def test_available_now_reads_what_was_there_and_no_partition_is_left_out(
     broker: MemorySourceBroker, opened: Streams
 ) -> None:
-    (first,), (second,) = broker.create(A), broker.create(B)
+    (first,), (second,) = broker.create(A), broker.create(B, 1)
     stream = opened(A, B)
     offset = stream.initial()
     _publish(broker, first, 3)
@@ -433,9 +433,125 @@ def test_a_commit_moves_the_cursors_later_if_it_can_not_now(broker: MemorySource
     broker.busy.add(first)
     stream.commit(offset)
     assert acknowledged() == {first: before[first], second: last[second]}
-    broker.busy.clear()
-    stream.commit(offset)
+    broker.free()
     assert acknowledged() == last
+
+
+def test_partitions_without_new_entries_are_asked_again_when_they_ring(
+    broker: MemorySourceBroker, opened: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "_QUIET_SECONDS", 600.0)
+    (first,), (second,) = broker.create(A), broker.create(B)
+    stream = opened(A, B)
+    offset = stream.initial()
+    assert _next(stream, offset) == (offset, {})
+    asked, stats_of = [], broker.stats
+
+    def counted(partition: str) -> InternalStats | None:
+        asked.append(partition)
+        return stats_of(partition)
+
+    monkeypatch.setattr(broker, "stats", counted)
+    assert _next(stream, offset) == (offset, {})
+    assert asked == []
+    for _ in range(2):
+        _publish(broker, first, 2)
+        offset, read = _next(stream, offset)
+        assert read == {first: 2}
+        assert _next(stream, offset) == (offset, {})
+    assert {*asked} == {first}
+    broker.unavailable.add(second)
+    assert _next(stream, offset) == (offset, {})
+    broker.unavailable.clear()
+    assert _next(stream, offset) == (offset, {})
+    assert second in asked, "a partition that can't ring is asked"
+
+
+def test_what_does_not_ring_is_found_later(
+    broker: MemorySourceBroker, opened: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "_UNCOMMITTED_SECONDS", 0.0)
+    (partition,) = broker.create(A)
+    stream = opened(A, reads_uncommitted=True)
+    offset = stream.initial()
+    broker.open_transaction(partition)
+    assert _next(stream, offset) == (offset, {})
+    _publish(broker, partition, 1)
+    assert _next(stream, offset)[1] == {partition: 1}
+
+
+def test_a_batch_waits_for_a_message_as_long_as_it_is_told_to(
+    broker: MemorySourceBroker, opened: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (partition,) = broker.create(A)
+    stream = opened(A, wait_seconds=600)
+    offset = stream.initial()
+    waits, rung = [], broker.rung
+
+    def ringing(timeout_seconds: float) -> Collection[str]:
+        if timeout_seconds:
+            waits.append(timeout_seconds)
+            _publish(broker, partition, 1)
+        return rung(timeout_seconds)
+
+    monkeypatch.setattr(broker, "rung", ringing)
+    assert _next(stream, offset)[1] == {partition: 1}
+    assert len(waits) == 1
+
+
+def test_no_batch_waits_again_for_a_partition_that_was_late(
+    broker: MemorySourceBroker, opened: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (slow,), (other,) = broker.create(A), broker.create(B)
+    stream = opened(A, B)
+    offset = stream.initial()
+    goes_on, counted, fill, waits = Event(), Event(), Counting.fill, []
+
+    def hanging(counting: Counting, share: Limits) -> None:
+        if counting.partition == slow:
+            goes_on.wait(60)
+            fill(counting, share)
+            counted.set()
+        else:
+            fill(counting, share)
+
+    def waiting(requests: Any, timeout: float | None = None) -> Any:
+        waits.append([*requests])
+        return wait(requests, 0.2)
+
+    monkeypatch.setattr(Counting, "fill", hanging)
+    monkeypatch.setattr(sharing, "wait", waiting)
+    read: dict[str, int] = {}
+    _publish(broker, slow, 1)
+    while not read:  # a slow machine may be late with the other partition as well
+        _publish(broker, other, 1)
+        offset, read = _next(stream, offset)
+    assert {*read} == {other}
+    waits.clear()
+    _publish(broker, other, 1)
+    _next(stream, offset)
+    busy = vars(stream)["_sharing"]._open[slow].filling
+    assert not any(busy in requests for requests in waits)
+    goes_on.set()
+    assert counted.wait(60)
+    read = {}
+    while slow not in read:
+        offset, read = _next(stream, offset)
+
+
+def test_all_partitions_together_are_counted_ahead_by_one_batch_at_most(
+    broker: MemorySourceBroker, opened: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = broker.create(A, 10)
+    stream = opened(A)
+    offset = stream.initial()
+    for partition in partitions:
+        _publish(broker, partition, 100)
+    _next(stream, offset, Limits(messages=50))
+    ahead = vars(stream)["_sharing"]._open
+    assert len(ahead) == 10
+    wait([known.filling for known in ahead.values()])
+    assert sum(len(known.counting.weights()) for known in ahead.values()) <= 50 + len(ahead)
 
 
 def test_without_a_subscription_nothing_is_acknowledged(broker: MemorySourceBroker, opened: Streams) -> None:
