@@ -62,7 +62,7 @@ def jars(
 ) -> None:
     """Print the jars for spark-submit's --jars, and fetch those that are not in the cache.
 
-    Without a configuration, the command prints the jars that every service needs. Checkpoints on S3 need two more jars.
+    Without a configuration, the command prints the jars that every service needs. Checkpoints on S3 need more jars.
     A service that is started with LEDGER_REAPER_JARS=<folder> takes its jars from there, and fetches none.
     """
     from streaming.spark.jars import copied

@@ -71,6 +71,16 @@ S3A_OF_SPARK_4 = (
         size_bytes=686_119_507,
         sha512="92117c93e34c8c8f5c7e27c0f29f9ae027a2d8ff186da7e40b4815cfeb1607b4cc121fd20fa7b58ee4cb692a4f5e919953e11263d831cc9b2b69c6bed124f6db",
     ),
+    # S3A loads its classes even if no key selects it
+    Artifact(
+        organisation="software.amazon.s3.analyticsaccelerator",
+        name="analyticsaccelerator-s3",
+        revision="1.3.1",
+        extension="jar",
+        classifier="",
+        size_bytes=2_473_459,
+        sha512="a0a16fa26c8c10a149eb5d0823cef53005e3f02cf8ba2fa5c3ea2a87479885568bc55bf2355131c8198f6870f43daa9ce9fe4927b86415bf5e37cc45cf6d0204",
+    ),
 )
 
 

@@ -119,7 +119,12 @@ CONNECTOR = "pulsar-spark-connector_2.12-3.1.1.4.jar"
     [
         (True, "s3a://bucket/a", [CONNECTOR], ["hadoop-aws-3.3.4.jar", "aws-java-sdk-bundle-1.12.262.jar"]),
         (True, "/var/lib/c", [CONNECTOR], []),
-        (False, "s3a://bucket/a", [], ["hadoop-aws-3.5.0.jar", "bundle-2.35.4.jar"]),
+        (
+            False,
+            "s3a://bucket/a",
+            [],
+            ["hadoop-aws-3.5.0.jar", "bundle-2.35.4.jar", "analyticsaccelerator-s3-1.3.1.jar"],
+        ),
         (False, "/var/lib/c", [], []),
     ],
 )
