@@ -26,7 +26,7 @@ from streaming.metrics import Metrics
 from streaming.prometheus import table
 from streaming.prometheus.server import serving
 from streaming.prometheus.table import Group
-from streaming.queries.checkpoints import refuse_changes, what_is_left
+from streaming.queries.checkpoints import refuse_changes, refuse_other_writer, what_is_left
 from streaming.queries.names import queries_of
 from streaming.queries.short_names import adopt_short_name
 from streaming.signals import on_signals
@@ -83,6 +83,7 @@ def _run(
         faults_named(settings.checkpoints),
         begin_instance(settings, clients_for(settings), admin_for(settings), stop, config) as instance,
     ):
+        refuse_other_writer(settings)
         metrics.registry.identify(settings.service.name, settings.metrics.cluster or instance.pulsar_cluster)
         metrics.registry.set(table.BUILD_INFO, 1, *versions())
         retry_partitions, dead_letter_partitions = ensure_topics(instance.admin, settings, stop)

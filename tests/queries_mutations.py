@@ -3,6 +3,8 @@
 NAMES, SHORT_NAMES = "streaming/queries/names.py", "streaming/queries/short_names.py"
 OWNED, FORMER = "streaming/deletion/lanes/owned.py", "streaming/queries/former_queries.py"
 LIFE = "streaming/queries/life.py"
+CHECKPOINTS, CONVERSION = "streaming/queries/checkpoints.py", "streaming/queries/conversion.py"
+CONVERTED, CONVERT = "udfs/pulsar_source/conversion.py", "streaming/cli/checkpoints.py"
 LIFE_TABLE = "udfs/query_life.py"
 FALLBACK = "streaming/deletion/fallback.py"
 OWNERSHIP, INSTANCE = "streaming/coordination/ownership.py", "streaming/deletion/instance.py"
@@ -19,6 +21,10 @@ TESTS = {
     SHORT_NAMES: ("tests/unit/queries",),
     OWNED: ("tests/unit/deletion/lanes/test_owned.py",),
     FORMER: ("tests/unit/queries/test_former_queries.py",),
+    CHECKPOINTS: ("tests/unit/queries",),
+    CONVERSION: ("tests/unit/queries",),
+    CONVERTED: ("tests/unit/udfs/pulsar_source/test_conversion.py",),
+    CONVERT: ("tests/unit/cli/test_checkpoints.py",),
     LIFE: ("tests/unit/queries",),
     LIFE_TABLE: ("tests/unit/udfs/test_query_life.py", "tests/unit/queries"),
     OWNERSHIP: ("tests/contract/test_ownership.py", "-m", "not cluster"),
@@ -68,6 +74,96 @@ QUERIES = (
         'newest <= newest_number(new.location, "offsets")',
         "newest < 0",
     ),
+    (
+        "a checkpoint of the other PySpark is refused",
+        CHECKPOINTS,
+        "if newest is None or newest.writer is installed_writer():",
+        "if True:",
+    ),
+    (
+        "no service starts while a conversion is interrupted",
+        CHECKPOINTS,
+        "if folder_of(root_of(settings)).read(CONVERTING) is not None:",
+        "if False:",
+    ),
+    (
+        "one checkpoint that can't be converted stops the conversion",
+        CONVERSION,
+        "    if faults:\n        raise SafetyError",
+        "    if False:\n        raise SafetyError",
+    ),
+    (
+        "a conversion is planned on the disk before it starts",
+        CONVERSION,
+        "    root.write(CONVERTING, json.dumps(asdict(plan)).encode())\n    folders",
+        "    folders",
+    ),
+    (
+        "what a checkpoint was is not copied again after it was changed",
+        CONVERSION,
+        "        root.write(CONVERTING, json.dumps(asdict(replace(plan, is_aside=True))).encode())\n",
+        "",
+    ),
+    (
+        "entries with a receipt are in the first batch",
+        CONVERSION,
+        "for table in (receipts.TABLE, waiting.TABLE):",
+        "for table in (waiting.TABLE,):",
+    ),
+    (
+        "retries that wait are in the first batch",
+        CONVERSION,
+        "for table in (receipts.TABLE, waiting.TABLE):",
+        "for table in (receipts.TABLE,):",
+    ),
+    (
+        "a batch that was started is the first batch",
+        CONVERSION,
+        "max(started.get(name, BEFORE_ALL), done.get(name, BEFORE_ALL))",
+        "done.get(name, BEFORE_ALL)",
+    ),
+    (
+        "a damaged checkpoint is not converted",
+        CONVERSION,
+        "metadata is None or committed not in (started, started - 1)",
+        "metadata is None",
+    ),
+    (
+        "a checkpoint of two writers is not converted",
+        CONVERSION,
+        "before is not None and before.writer is not newest.writer",
+        "False",
+    ),
+    (
+        "an answer without entries that were read is not believed",
+        CONVERTED,
+        "    if upto[1] >= 0 and upto > stats.last:\n",
+        "    if False:\n",
+    ),
+    ("a converted position keeps what was stored", CONVERTED, "seen=max(start.at, stats.last)", "seen=start.at"),
+    ("a loss before the conversion is not certain", CONVERTED, " if is_stored else start\n", "\n"),
+    (
+        "a topic that was deleted unread is not converted to the connector",
+        CONVERTED,
+        "        if newest.seen > part.at:\n",
+        "        if False:\n",
+    ),
+    (
+        "a started batch that reports a loss is not converted to the connector",
+        CONVERTED,
+        "if batch is not None and batch.gap is not None:",
+        "if False:",
+    ),
+    ("a loss is not converted to the connector", CONVERTED, "if resumed.gap is not None:", "if False:"),
+    (
+        "deleted entries of a started batch are not converted to the connector",
+        CONVERTED,
+        "if batch is not None and any(without(batch.spans, stored)):",
+        "if False:",
+    ),
+    ("a running service's checkpoints are not converted", CONVERT, ", control.stopped(settings, clients.store):", ":"),
+    ("only a service's own directories are converted", CONVERT, "        _require_own(settings, clients)\n", ""),
+    ("receipts of another service prove nothing", CONVERT, "    own_state(clients.store, settings)\n", ""),
     (
         "another service's matching topic is not read",
         OWNED,

@@ -24,7 +24,7 @@ from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError
 from streaming.limits.breaker import Breaker, breaker_path
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.ports import MetadataStore, SweepStore, TopicAdmin
-from streaming.queries.checkpoints import changes_of, left_behind, refuse_changes, root_of
+from streaming.queries.checkpoints import changes_of, left_behind, refuse_changes, refuse_other_writer, root_of
 from streaming.queries.names import further_query, queries_of
 from streaming.reconcile.accounting import reconcile
 from streaming.state.filesystem import shown
@@ -361,6 +361,7 @@ def _of_cluster(settings: Settings, store: MetadataStore, admin: TopicAdmin, dir
 
 
 def _checkpoints(settings: Settings, admin: TopicAdmin) -> str:
+    refuse_other_writer(settings)
     refuse_changes(settings, admin.partitions)
     watch = map(further_query, watch_topic(admin, settings))
     if faults := [fault for query in watch for fault in changes_of(settings, query, admin.partitions)]:

@@ -36,6 +36,7 @@ COMMANDS = {
     "resume": "pause.resume",
     "history": "history.history",
     "release": "release.release",
+    "checkpoints": "checkpoints.checkpoints",
     "config": "config.config",
     "jars": "run_service.jars",
     "submit-args": "submit.submit_args",

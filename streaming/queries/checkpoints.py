@@ -11,17 +11,20 @@ import pyarrow.fs as pafs
 from streaming.config.settings import Settings
 from streaming.config.stores import located
 from streaming.errors import ConfigError, UnavailableError
-from streaming.queries.names import FURTHER, Query, checkpoint_of, further_query, queries_of
+from streaming.queries.names import FURTHER, Query, checkpoint_of, further_query, queries_of, short_name_of
+from streaming.spark.installed import has_connector, spark_version
 from streaming.state.filesystem import Folder, folder_of, open_filesystem, shown
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
-from udfs.formats.spark_offsets import StoredOffsets, parse_offsets
+from udfs.formats.spark_offsets import StoredOffsets, Writer, parse_offsets
 from udfs.paths import base_topic, partition_index
 
 NOTHING_READ: Position = (-1, -1)
 MOST_LEFT_BEHIND = 20  # each takes a read of the store and a request to a broker
 FIRST = "sources/0/0"  # the position where the connector started; Spark keeps it as long as the checkpoint
+CONVERTING = "converting.json"  # in checkpoints.dir while checkpoints are converted (queries/conversion.py)
 _WAY_OUT = "see checkpoints/README.md, `How to retire one`"
+_CONVERT = "`ledger-reaper checkpoints convert`"
 
 
 def root_of(settings: Settings) -> str:
@@ -48,6 +51,37 @@ def partitions_of(checkpoint: str) -> set[str]:
     """Return the partitions of the newest batch, whether it is done or not."""
     newest = _newest(checkpoint, "offsets")
     return set(newest.positions) if newest else set()
+
+
+def installed_writer() -> Writer:
+    """Return what reads Pulsar with the installed PySpark."""
+    return Writer.CONNECTOR if has_connector() else Writer.FRAMES
+
+
+def refuse_other_writer(settings: Settings) -> None:
+    """Raise ConfigError if the installed PySpark can't resume a checkpoint, or while checkpoints are being converted.
+
+    To be called before anything else reads or moves checkpoints. Raises UnavailableError.
+    """
+    if folder_of(root_of(settings)).read(CONVERTING) is not None:
+        raise ConfigError(
+            f"the conversion of the checkpoints in {settings.checkpoints.dir} was interrupted, and nothing was read or "
+            f"deleted since: run {_CONVERT} again, which completes it"
+        )
+    queries = queries_of(settings)
+    names = [name for query in queries for name in (query.name, short_name_of(query)) if name is not None]
+    if faults := [fault for name in names for fault in _writer_faults(settings, name)]:
+        raise ConfigError("nothing was read or deleted:\n  " + "\n  ".join(faults))
+
+
+def _writer_faults(settings: Settings, name: str) -> list[str]:
+    newest = _newest(location_of(settings, name), "offsets")
+    if newest is None or newest.writer is installed_writer():
+        return []
+    return [
+        f"{checkpoint_of(settings, name)} was written by {newest.writer}, and PySpark {spark_version()} reads through "
+        f"{installed_writer()}. {_CONVERT} converts all checkpoints (checkpoints/README.md, `To another PySpark`)."
+    ]
 
 
 def is_unfinished(checkpoint: str) -> bool:
@@ -84,6 +118,8 @@ def changes(settings: Settings, partitions: Callable[[str], int | None]) -> list
 
 def changes_of(settings: Settings, query: Query, partitions: Callable[[str], int | None]) -> list[str]:
     """Name what has changed since one query's checkpoint was written, and what to do."""
+    if faults := _writer_faults(settings, query.name):
+        return faults
     checkpoint = checkpoint_of(settings, query.name)
     read = partitions_of(location_of(settings, query.name))
     faults = [

@@ -80,13 +80,15 @@ class Folder:
             with self.filesystem.open_input_stream(path) as stream:
                 return bytes(stream.read())
 
-    def delete(self, name: str) -> bool:
-        """Delete a file; False if there was none."""
+    def delete(self, name: str, *, durably: bool = False) -> bool:
+        """Delete a file; False if there was none. durably: a power loss does not bring it back."""
         path = f"{self.root}/{name}"
         with translated(path, "deleted"):
             if self.filesystem.get_file_info(path).type is pafs.FileType.NotFound:
                 return False
             self.filesystem.delete_file(path)
+            if durably:
+                self._flush(path.rpartition("/")[0])
             return True
 
     def names(self, folder: str = "") -> list[str]:

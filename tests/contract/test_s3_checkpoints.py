@@ -22,7 +22,10 @@ from streaming.queries.checkpoints import (
     refuse_changes,
     root_of,
 )
+from streaming.queries.conversion import carry_out, interrupted, plan
 from tests.contract.s3_server import S3Server, s3_running
+from tests.unit.queries.test_conversion import RETRY, KilledError, kill_at_each_effect, stored
+from udfs.formats.spark_offsets import Writer
 
 KEPT = Path(__file__).parent.parent / "data" / "checkpoint-v1"
 FRAMES = KEPT.parent / "checkpoint-frames"
@@ -46,7 +49,7 @@ def settings(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     server.client().create_bucket(Bucket=bucket)
     config = tmp_path / "config.toml"
     config.write_text(
-        f'[topics]\nrequests = ["{TOPIC}"]\n'
+        f'[topics]\nrequests = ["{TOPIC}"]\nretry = "{RETRY}"\n[state]\ndir = "{tmp_path / "state"}"\n'
         f'[checkpoints]\ndir = "s3a://{bucket}/mine"\n[s3]\nendpoint = "{server.endpoint}"\n'
     )
     return load(config)
@@ -77,6 +80,35 @@ def test_positions_are_read_like_from_a_disk(kept: Settings, tmp_path: Path) -> 
     assert committed_positions(location_of(kept, frames)) == committed_positions(str(FRAMES / "requests" / "v1"))
     assert is_unfinished(location_of(kept, frames))
     assert len(left_behind(kept, [], lambda _topic: 4)) == 1
+
+
+def test_checkpoints_are_converted_and_back(
+    server: S3Server, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Like on a disk, and killed at each effect: tests/unit/queries/test_conversion.py."""
+    bucket, _, folder = settings.checkpoints.dir.removeprefix("s3a://").partition("/")
+    pulsar, ends = stored(), []
+    for dies_at in kill_at_each_effect(monkeypatch):
+        for key in list(server.keys(bucket)):
+            server.client().delete_object(Bucket=bucket, Key=key)
+        filled = {str(path.relative_to(KEPT)): path.read_bytes() for path in KEPT.rglob("*") if path.is_file()}
+        server.fill(bucket, {f"{folder}/{name}": content for name, content in filled.items()})
+        planned = plan(settings, pulsar, Writer.FRAMES, "1")
+        try:
+            carry_out(settings, planned)
+        except KilledError:
+            if (again := interrupted(settings)) is None:
+                continue
+            carry_out(settings, again)
+        assert interrupted(settings) is None
+        assert committed_positions(location_of(settings, "requests"))[f"{TOPIC}-partition-3"] == (1356, 4)
+        assert committed_positions(location_of(settings, "retry"))[f"{RETRY}-partition-0"] == (1290, -1)
+        ends.append({key for key in server.keys(bucket) if not key.endswith("/")})
+        assert dies_at
+    assert len(ends) > 10
+    assert all(end == ends[-1] for end in ends)
+    carry_out(settings, plan(settings, pulsar, Writer.CONNECTOR, "2"))
+    assert committed_positions(location_of(settings, "requests")) == {f"{TOPIC}-partition-3": (1356, 4)}
 
 
 def test_a_changed_topic_is_refused(kept: Settings) -> None:

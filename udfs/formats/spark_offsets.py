@@ -15,8 +15,9 @@ from google.protobuf.message import DecodeError
 
 from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
+from udfs.paths import partition_index
 from udfs.proto.message_id_pb2 import MessageIdData
-from udfs.pulsar_source.offsets import PartitionOffset, from_json
+from udfs.pulsar_source.offsets import Offset, PartitionOffset, from_json, to_json
 
 VERSION_LINE = "v1"  # Spark 3.5 and 4.3 write the same
 _FRAMES_KEYS = {"version", "partitions"}  # no full name of a partition is one of them
@@ -58,6 +59,23 @@ def parse_offsets(text: str, *, is_first: bool = False) -> StoredOffsets:
         return StoredOffsets(Writer.CONNECTOR, {name: _position(signed) for name, signed in offset.items()})
     except (ValueError, TypeError, AttributeError, DecodeError) as error:
         raise FormatError(f"its offset has an unknown form: {error}") from error
+
+
+def connector_offset(positions: Mapping[str, Position]) -> str:
+    """Return the line of an offset as the connector writes it."""
+    return json.dumps({name: _bytes_of(name, at) for name, at in positions.items()}, separators=(",", ":"))
+
+
+def frames_offset(offset: Offset) -> str:
+    """Return the line of an offset as "pulsar-frames" writes it."""
+    return json.dumps(to_json(offset))
+
+
+def _bytes_of(partition: str, position: Position) -> list[int]:
+    message_id = MessageIdData(ledgerId=position[0] % (1 << 64), entryId=position[1] % (1 << 64))
+    if position[0] >= 0 and (number := partition_index(partition)) >= 0:
+        message_id.partition = number
+    return [byte - 256 if byte > 127 else byte for byte in message_id.SerializeToString()]
 
 
 def _position(signed: Any) -> Position:
