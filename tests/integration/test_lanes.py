@@ -1,22 +1,38 @@
 """Lanes on the real cluster: each message of a lane ends in one receipt, whatever its tenant does."""
 
+import json
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from streaming.adapters.pulsar.admin_api.admin import PulsarAdminSettings
+from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.doorbell.doorbell import Doorbell
 from streaming.adapters.pulsar.snapshots.snapshot_admin import SnapshotAdmin
 from streaming.clients import admin_for
+from streaming.sandbox import cluster_faults, ledger_list, topics
 from streaming.sandbox.cluster import Cluster
+from streaming.sandbox.home import Instance, Part
+from streaming.sandbox.parts import part_clients
 from streaming.state import receipts
-from tests.integration.conftest import Deployment, deployment, load_hook, payload, wait_until
+from streaming.topics.setup import ensure_topics
+from tests.integration.conftest import (
+    Deployment,
+    create_tenant,
+    deployment,
+    killed_at_the_end,
+    load_hook,
+    payload,
+    running_cluster,
+    stop,
+    wait_until,
+)
 from tests.integration.odd_messages import ODD, Senders, senders_without_java
 from udfs import columns as c
 from udfs.records import Reason
@@ -24,6 +40,7 @@ from udfs.records import Reason
 pytestmark = [pytest.mark.cluster]
 
 VALID = ("ALREADY_GONE", "NOT_FOUND")
+DELETED = ("DELETED", "UNREFERENCED")
 SETTLE = "before:streaming.adapters.pulsar.doorbell.doorbell:Doorbell.settle"  # receipts are written, nothing acked
 _ids = iter(range(7 * 10**15, 8 * 10**15))  # above every id of a real cluster
 
@@ -43,6 +60,11 @@ class Lane:
     @property
     def partition(self) -> str:
         return f"{self.topic}-partition-0"
+
+    def create(self, admin: PulsarAdmin) -> None:
+        admin.ensure_namespace(self.topic)
+        admin.create_partitioned_topic(self.topic, 1)
+        admin.ensure_subscription(self.topic, self.service.settings.topics.subscription)
 
     def publish(self, *kinds: str) -> None:
         """Send odd messages of these kinds, and a request for each "valid"."""
@@ -81,8 +103,11 @@ class Lane:
 
 @pytest.fixture
 def service(cluster: Cluster, tmp_path: Path) -> Deployment:
-    """A service that reads lanes; its znodes are its own, because only one service of a cluster may read lanes."""
-    deployed = deployment(cluster, tmp_path)
+    return with_lanes(deployment(cluster, tmp_path))
+
+
+def with_lanes(deployed: Deployment) -> Deployment:
+    """Let a service read lanes; its znodes are its own, because only one service of a cluster may read lanes."""
     text = deployed.config.read_text().replace("[topics]\n", '[topics]\nlanes = "tenant"\n')
     deployed.config.write_text(text.replace("[zookeeper]\n", f'[zookeeper]\nown_root = "/lanes-{uuid4().hex[:8]}"\n'))
     return deployed
@@ -100,9 +125,7 @@ def lanes(service: Deployment, send: Senders) -> Iterator[tuple[Lane, Lane]]:
     made = Lane(service, send, f"odd{uuid4().hex[:8]}"), Lane(service, send, f"other{uuid4().hex[:8]}")
     with admin_for(service.settings) as admin:
         for lane in made:
-            admin.ensure_namespace(lane.topic)
-            admin.create_partitioned_topic(lane.topic, 1)
-            admin.ensure_subscription(lane.topic, service.settings.topics.subscription)
+            lane.create(admin)
         yield made
         for lane in made:
             admin.delete_topic(lane.topic, force=True)
@@ -202,3 +225,100 @@ def test_a_subscription_that_another_client_holds_stops_its_lane_alone(lanes: tu
         holder.close()
     service.run("run", "--until-idle")
     assert held.outcomes == Counter({VALID: 1})
+
+
+@dataclass
+class TwoBrokers:
+    """A lane of a tenant with leaked ledgers on one broker, and lanes of other tenants on a broker that hangs."""
+
+    cluster: Cluster
+    lane: Lane
+    others: list[Lane]
+    leaked: list[int]
+    deleted: int = 0
+    owner: str = "persistent://well/shop/carts"
+
+    @property
+    def service(self) -> Deployment:
+        return self.lane.service
+
+    @property
+    def brokers(self) -> tuple[Instance, Instance]:
+        well, hanging = self.cluster.spec.all_of(Part.BROKER)
+        return well, hanging
+
+    def settle(self) -> None:
+        """Create all topics, each on its broker."""
+        well, hanging = self.brokers
+        with admin_for(self.service.settings) as admin:
+            for lane in (self.lane, *self.others):
+                lane.create(admin)
+            ensure_topics(admin, self.service.settings)
+            move(self.cluster, self.owner, well)
+            for topic in (*self.service.settings.topics.owned, self.lane.topic):
+                for number in range(admin.partitions(topic) or 0):
+                    move(self.cluster, f"{topic}-partition-{number}", well)
+        for lane in self.others:
+            move(self.cluster, lane.partition, hanging)
+
+    def is_deleted(self, running: "Popen[bytes]", log: Path) -> None:
+        """Request a leaked ledger, and wait until it is deleted."""
+        self.lane.send.raw.send(self.lane.partition, payload(self.owner, self.leaked.pop()))
+        self.deleted += 1
+        wait_until(lambda: self.service.outcomes()[DELETED] == self.deleted, running, log)
+
+    def are_served(self, expected: "Counter[tuple[str, str]]", running: "Popen[bytes]", log: Path) -> None:
+        """Wait until the requests of the other lanes have these final receipts; some were tried again meanwhile."""
+        wait_until(lambda: self.service.outcomes() == expected + Counter({DELETED: self.deleted}), running, log)
+
+
+@pytest.fixture
+def two_brokers(tmp_path: Path) -> Iterator[TwoBrokers]:
+    # the broker keeps its topics: it hangs for less than its session lasts
+    settings = {"metadataStoreSessionTimeoutMillis": "40000", "loadBalancerSheddingEnabled": "false"}
+    with running_cluster(tmp_path / "cluster", counts={Part.BROKER: 2}, broker_settings=settings) as cluster:
+        service = with_lanes(deployment(cluster, tmp_path))
+        urls = [f"pulsar://127.0.0.1:{cluster.spec.port(part, 'broker')}" for part in cluster.spec.all_of(Part.BROKER)]
+        with senders_without_java(urls[0]) as to_well, senders_without_java(urls[1]) as to_hanging:
+            others = [Lane(service, to_hanging, f"hanging{number}") for number in range(8)]
+            scene = TwoBrokers(cluster, Lane(service, to_well, "well"), others, [])
+            create_tenant(cluster, "well", "shop")
+            topics.fill(cluster, scene.owner, 3, ["s"])
+            scene.leaked.extend(ledger_list.make_synthetic(cluster, scene.owner, count=7, first_id=5_000_000))
+            scene.settle()
+            yield scene
+
+
+@pytest.mark.long
+def test_a_broker_that_hangs_stops_the_lanes_on_it_alone(two_brokers: TwoBrokers, tmp_path: Path) -> None:
+    scene, log = two_brokers, tmp_path / "run.log"
+    with killed_at_the_end(scene.service.start("run", log=log)) as running:
+        scene.is_deleted(running, log)
+        for lane in scene.others:
+            lane.publish("valid")
+        scene.are_served(Counter({VALID: 8}), running, log)
+        for lane in scene.others:
+            lane.publish("valid", "flagged_as_encrypted")
+        with cluster_faults.paused(scene.cluster, scene.brokers[1]):
+            for _ in range(5):
+                scene.is_deleted(running, log)
+        scene.are_served(Counter({VALID: 16, ("DEAD_LETTER", str(Reason.ENCRYPTED)): 8}), running, log)
+        scene.is_deleted(running, log)
+        stop(running)
+
+
+def move(cluster: Cluster, partition: str, broker: Instance) -> None:
+    """Move a partition's namespace bundle to a broker."""
+    path = f"lookup/v2/topic/{partition.replace('://', '/')}"
+    url = f"127.0.0.1:{cluster.spec.port(broker, 'broker_http')}"
+    namespace = "/".join(partition.split("/")[2:4])
+
+    def is_there() -> bool:
+        found = part_clients.http_any("GET", cluster.serving.admin, path)
+        if found.ok and json.loads(found.text)["httpUrl"].endswith(url):
+            return True
+        bundle = part_clients.http_any("GET", cluster.serving.admin, f"{path}/bundle").text
+        topics.admin(cluster, "PUT", f"namespaces/{namespace}/{bundle}/unload?destinationBroker={url}")
+        return False
+
+    topics.wait_for(is_there, f"{partition} on {url}", seconds=60)
