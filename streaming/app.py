@@ -36,6 +36,7 @@ from streaming.spark.java_errors import raise_failure
 from streaming.spark.jvm_signals import jvm_signals
 from streaming.spark.s3a import faults_named
 from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, has_ended
+from streaming.topics.existing import require_listed
 from streaming.topics.setup import ensure_topics
 from streaming.topics.sizes import require_room_for_copies
 from udfs.requests.lanes import ALL_LANES, Lanes
@@ -91,6 +92,7 @@ def _run(
         instance.admin.internal_stats(partition)  # loads it, so that its broker can be compared with ZooKeeper
         require_superuser(instance.clients.broker)
         require_brokers_store(instance.clients.store, instance.clients.broker, partition)
+        require_listed(instance.clients.store, settings)
         for topic in (settings.topics.retry, settings.topics.dead_letter):
             require_room_for_copies(settings.pulsar, f"{topic}-partition-0")
         if settings.topics.lanes is Lanes.ONE:

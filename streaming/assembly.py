@@ -275,7 +275,9 @@ class Assembly:
         tools = self._connector_tools() if has_connector() else self._source_tools()
         beat = service.outages.metrics.health.beat
         read_in_passes = partial(matching_topics, self.instance.clients.store, settings)
-        return RunningQueries(settings, tools, beat=beat, read_in_passes=read_in_passes)
+        return RunningQueries(
+            settings, tools, beat=beat, read_in_passes=read_in_passes, claimed=self.instance.ownership.owned
+        )
 
     def _connector_tools(self) -> QueryTools:
         spark, settings, service, admin = self.spark, self.settings, self.service, self.instance.admin

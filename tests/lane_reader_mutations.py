@@ -64,6 +64,12 @@ LANE_READER = (
         "                if False:\n",
     ),
     (
+        "the service refuses to start if ZooKeeper has no partitioned topics",
+        EXISTING,
+        "        if node is not None:\n            return\n",
+        "        return\n",
+    ),
+    (
         "a lane that matches the pattern needs no claim of its own",
         SECTIONS,
         " and not self.is_lane(topic) and pattern.matches(topic)",

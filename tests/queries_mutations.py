@@ -177,6 +177,18 @@ QUERIES = (
         "",
     ),
     (
+        "lanes that another service reads are left out",
+        OWNED,
+        "self.ownership.foreign(lanes.keys() - (self._owned or set()))",
+        "{}",
+    ),
+    (
+        "a checkpoint whose store is away is read again before its topic is",
+        FORMER,
+        "except DamagedCheckpointError as error",
+        "except Exception as error",
+    ),
+    (
         "a later query compares all that passes have read with the receipts",
         FORMER,
         "            _forget_unfinished(checkpoint)\n",

@@ -19,6 +19,7 @@ from streaming.config.stores import is_on_s3
 from streaming.coordination import identity
 from streaming.coordination.exclusive import SUPERUSER, require_brokers_store, require_exclusive_bookkeeper
 from streaming.coordination.overwriting import require_no_overwriting
+from streaming.coordination.ownership import Ownership
 from streaming.coordination.pause import Pause
 from streaming.errors import ConfigError, ReaperError, RefusedError, SafetyError, UnavailableError
 from streaming.limits.breaker import Breaker, breaker_path
@@ -29,7 +30,7 @@ from streaming.queries.names import further_query, queries_of
 from streaming.reconcile.accounting import reconcile
 from streaming.state.filesystem import shown
 from streaming.terminal import count_of
-from streaming.topics.existing import matching_topics
+from streaming.topics.existing import matching_topics, require_listed
 from streaming.topics.setup import faults_of, watch_topic
 from udfs.paths import managed_ledger_name, tenant_of
 from udfs.records import Presence
@@ -252,6 +253,8 @@ def _brokers(settings: Settings, store: SweepStore, admin: TopicAdmin) -> Iterat
 
     def find() -> str:
         further.extend(watch_topic(admin, settings))
+        if admin.partitions(settings.topics.requests[0]):
+            require_listed(store, settings)
         pattern, matching = settings.topics.requests_pattern, fair_by_tenant(matching_topics(store, settings))
         further.extend(matching[:_MOST_MATCHING])
         if not pattern:
@@ -372,7 +375,8 @@ def _checkpoints(settings: Settings, admin: TopicAdmin) -> str:
 def _left_behind(settings: Settings, clients: CommandClients) -> str:
     admin = clients.pulsar.admin
     queries = queries_of(settings, watch_topic(admin, settings))
-    messages = left_behind(settings, queries, admin.partitions, matching_topics(clients.store, settings))
+    owned = Ownership(clients.store, settings.zookeeper.own_root, settings.service.name).owned()
+    messages = left_behind(settings, queries, admin.partitions, matching_topics(clients.store, settings), owned)
     if messages:
         raise questions.Notice("; ".join(messages))
     return "each topic that was read is still read"

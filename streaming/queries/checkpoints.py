@@ -27,6 +27,10 @@ _WAY_OUT = "see checkpoints/README.md, `How to retire one`"
 _CONVERT = "`ledger-reaper checkpoints convert`"
 
 
+class DamagedCheckpointError(UnavailableError):
+    """A file of a checkpoint is missing or has an unknown form: it stays unreadable until an operator repairs it."""
+
+
 def root_of(settings: Settings) -> str:
     """Return checkpoints.dir in the form that open_filesystem takes."""
     return located(settings.s3, settings.checkpoints.dir)
@@ -140,11 +144,19 @@ def left_behind(
     queries: Collection[Query],
     partitions: Callable[[str], int | None],
     read_in_passes: Collection[str] = (),
+    claimed: Collection[str] = (),
 ) -> list[str]:
-    """Return a sentence for each topic that a checkpoint has read, and that neither a query nor a pass reads now.
+    """Return a sentence for each topic that was read before, and that neither a query nor a pass reads now.
 
-    At most MOST_LEFT_BEHIND such checkpoints are read, and the last sentence counts the others: topics that come and go
-    leave any number.
+    At most MOST_LEFT_BEHIND checkpoints and as many topics without one are checked, and a sentence counts the others:
+    topics that come and go leave any number.
+
+    Args:
+        settings: of the service.
+        queries: those that run.
+        partitions: returns how many partitions a topic has, None if it does not exist.
+        read_in_passes: the topics that passes read; they leave no checkpoint.
+        claimed: the topics that the service owns (coordination.ownership).
     """
     readers = (*queries, *map(further_query, read_in_passes))
     used, read = {query.name for query in readers}, {topic for query in readers for topic in query.topics}
@@ -155,6 +167,16 @@ def left_behind(
         for name in names[:MOST_LEFT_BEHIND]
         for topic in sorted({base_topic(partition) for partition in partitions_of(location_of(settings, name))} - read)
     ]
+    unread = sorted(topic for topic in claimed if not (topic in settings.topics.claims or settings.topics.takes(topic)))
+    sentences += [
+        f"{topic}, which this service owns, {_why_unread(count)}. If that is intended: `ledger-reaper release --topic "
+        f"{topic}`."
+        for topic in unread[:MOST_LEFT_BEHIND]
+        if not any(sentence.startswith(f"{topic}, ") for sentence in sentences)
+        if (count := partitions(topic)) is not None  # the next start releases one that is gone
+    ]
+    if more := len(unread[MOST_LEFT_BEHIND:]):
+        sentences.append(f"{more} more topics that this service owns are not read now, such as {unread[-1]}.")
     if further := names[MOST_LEFT_BEHIND:]:
         sentences.append(
             f"{len(further)} more checkpoints in {settings.checkpoints.dir} belong to no query that runs, such as "
@@ -188,14 +210,14 @@ def _highest(partitions: Iterable[str]) -> dict[str, int]:
 
 
 def offsets_in(checkpoint: Folder, path: str) -> StoredOffsets:
-    """Read a file below offsets/, or sources/0/0. Raises UnavailableError."""
+    """Read a file below offsets/, or sources/0/0. Raises UnavailableError, DamagedCheckpointError."""
     try:
         content = checkpoint.read(path)
         if content is None:
             raise FormatError("it does not exist")
         return parse_offsets(content.decode(), is_first=not path.startswith("offsets/"))
     except ValueError as error:
-        raise UnavailableError(
+        raise DamagedCheckpointError(
             f"{shown(checkpoint.location)}/{path} can't be read: {error}; checkpoints/README.md, `Damaged?`"
         ) from error
 

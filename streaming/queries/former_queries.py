@@ -9,8 +9,13 @@ import logging
 from collections.abc import Collection
 
 from streaming.config.settings import Settings
-from streaming.errors import UnavailableError
-from streaming.queries.checkpoints import committed_positions, location_of, newest_number, root_of
+from streaming.queries.checkpoints import (
+    DamagedCheckpointError,
+    committed_positions,
+    location_of,
+    newest_number,
+    root_of,
+)
 from streaming.queries.names import further_query, short_name_of
 from streaming.queries.short_names import adopt_short_name
 from streaming.state.filesystem import folder_of
@@ -23,7 +28,7 @@ log = logging.getLogger("ledger-reaper")
 def positions_of_queries(settings: Settings, topics: Collection[str]) -> dict[str, Position]:
     """Return by partition the last entry that a former query of these topics has committed; none of them may run.
 
-    The position of a checkpoint that can't be read is left out: then receipts are compared. Raises UnavailableError.
+    The position of a damaged checkpoint is left out: then receipts are compared. Raises UnavailableError.
     """
     folders = {*folder_of(root_of(settings)).folders()}
     positions: dict[str, Position] = {}
@@ -36,7 +41,8 @@ def positions_of_queries(settings: Settings, topics: Collection[str]) -> dict[st
             adopt_short_name(settings, query)
             _forget_unfinished(checkpoint)
             committed = committed_positions(checkpoint)
-        except UnavailableError as error:
+        except DamagedCheckpointError as error:
+            # a store that is only away now is asked again: messages older than receipts_days have no receipts
             log.warning("%s: its messages are compared with the receipts: %s", topic, error)
             continue
         positions |= {partition: at for partition, at in committed.items() if base_topic(partition) == topic}

@@ -2,8 +2,8 @@
 
 1. The watcher's topic gets its subscription, a checkpoint and a query. If a fault prevents that, it is logged, and the
    next look-up tries again. If the topic is gone, its query ends, which is logged.
-2. A topic that a checkpoint has read, and that neither a query nor a pass over lanes reads now, is named in the log,
-   once per start.
+2. A topic that was read before (it has a checkpoint, or the service owns it), and that neither a query nor a pass over
+   lanes reads now, is named in the log, once per start.
 3. A query that fails is parked (life.py), and the others continue; this includes a fault of its checkpoint. Only a
    fault of what queries share, such as the receipts, ends the service (deletion.gate.Outages).
 """
@@ -40,6 +40,7 @@ class RunningQueries:
     tools: QueryTools
     beat: Callable[[], None] = lambda: None  # called before each topic, whose brokers may take a minute to answer
     read_in_passes: Callable[[], Collection[str]] = tuple  # returns the topics that match and that passes read
+    claimed: Callable[[], Collection[str]] = tuple  # returns the topics that this service owns
     _queries: dict[Query, ManagedQuery] = field(default_factory=dict)
     _watch: Query | None = None  # that of the watcher's topic
     _looked_up_s: float = 0
@@ -130,11 +131,11 @@ class RunningQueries:
         return all(are_over) and not any(thread.is_alive() for thread in self._stopping)
 
     def _name_left_behind(self, topics: Sequence[str]) -> None:
-        """Log the topics that a checkpoint has read and no query reads now."""
+        """Log the topics that were read before, and that neither a query nor a pass reads now."""
         with _try_again_later("could not check topics that were read before"):
             queries = [*self._queries, *map(further_query, topics)]
-            in_passes = self.read_in_passes()
-            for message in left_behind(self.settings, queries, self.tools.admin.partitions, in_passes):
+            partitions, in_passes = self.tools.admin.partitions, self.read_in_passes()
+            for message in left_behind(self.settings, queries, partitions, in_passes, self.claimed()):
                 log.error("%s", message)
             self._left_behind_named = True
 

@@ -4,18 +4,21 @@ No broker is asked. Brokers would need a request for each tenant and namespace, 
 """
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from streaming.config.settings import Settings
-from streaming.errors import UnavailableError
-from streaming.ports import SweepStore, Unreadable
+from streaming.errors import ConfigError, UnavailableError
+from streaming.ports import SweepStore, Unreadable, Znode
 from streaming.topics.setup import MOST_PARTITIONS
-from udfs.paths import tenant_of, topic_of
+from udfs.paths import managed_ledger_name, tenant_of, topic_of
 from udfs.requests.lanes import LANE_NAME, LANE_NAMESPACE, Lanes
 
 _ROOT = "/admin/partitioned-topics"
 MOST_OF_TENANT = 10_000  # partitions; each has two consumers, on a broker and in our memory
+_ATTEMPTS = 5  # our ZooKeeper server may not have a topic yet that a broker has just created
+_PAUSE_S = 1.0
 
 Listed = tuple[dict[str, int], dict[str, str]]
 """Topic -> number of partitions; and topic -> why it is not read."""
@@ -29,9 +32,7 @@ def existing_lanes(store: SweepStore, settings: Settings) -> Listed:
     lanes, refused = {}, {}
     count_by_tenant: Counter[str] = Counter()
     paths = dict.fromkeys((*_lanes(store, settings), *_matching(store, settings)))
-    for path, node in zip(paths, store.read_many(list(paths)), strict=True):
-        if isinstance(node, Unreadable):
-            raise UnavailableError(f"can't read {path}: {node.detail}")
+    for path, node in _read(store, [*paths]):
         topic = _topic_of(path)
         if node is None or not settings.topics.is_read_in_passes(topic):
             continue
@@ -47,6 +48,28 @@ def existing_lanes(store: SweepStore, settings: Settings) -> Listed:
             count_by_tenant[tenant_of(topic)] += partitions
             lanes[topic] = partitions
     return lanes, refused
+
+
+def require_listed(store: SweepStore, settings: Settings, *, pause_s: float = _PAUSE_S) -> None:
+    """Check that the first of topics.requests, which must exist, is where lanes and matching topics are looked for.
+
+    Raises ConfigError if it is not, because no lane or matching topic would ever be read; UnavailableError.
+    """
+    if not settings.topics.has_passes:
+        return
+    topic = settings.topics.requests[0]
+    path = f"{_ROOT}/{managed_ledger_name(topic)}"
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(pause_s)
+        ((_path, node),) = _read(store, [path])
+        if node is not None:
+            return
+    raise ConfigError(
+        f"{topic} exists, and ZooKeeper has no {path}: the brokers keep partitioned topics in another store "
+        "(configurationMetadataStoreUrl), so the service would find no lane and no topic that matches. Remove "
+        "topics.lanes and topics.requests_pattern, and list the topics in topics.requests"
+    )
 
 
 def matching_topics(store: SweepStore, settings: Settings) -> list[str]:
@@ -107,6 +130,14 @@ def _children(store: SweepStore, parents: Sequence[str]) -> Iterator[tuple[str, 
             raise UnavailableError(f"can't list {parent}: {names.detail}")
         for name in names or ():
             yield (*[part for part in parent.removeprefix(_ROOT).split("/") if part], name)
+
+
+def _read(store: SweepStore, paths: Sequence[str]) -> Iterator[tuple[str, Znode | None]]:
+    """Yield each path with its znode; None: does not exist."""
+    for path, node in zip(paths, store.read_many(paths), strict=True):
+        if isinstance(node, Unreadable):
+            raise UnavailableError(f"can't read {path}: {node.detail}")
+        yield path, node
 
 
 def _topic_of(path: str) -> str:

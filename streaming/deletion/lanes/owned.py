@@ -1,7 +1,7 @@
 """Claims the topics that match topics.requests_pattern, so that no two services read one."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from streaming.config.settings import Settings
@@ -29,10 +29,12 @@ class OwnedLanes:
     _reported: set[str] = field(default_factory=set)
 
     def __call__(self) -> Listed:
-        """Return what existing_lanes does, and claim matching topics; those of other services are not read."""
+        """Return what existing_lanes does, and claim matching topics; topics of other services are not read."""
         lanes, refused = existing_lanes(self.store, self.settings)
+        # another service may list one of our lanes, or its pattern may match it
+        foreign = self.ownership.foreign(lanes.keys() - (self._owned or set()))
         if self.settings.topics.pattern is None:
-            return lanes, refused
+            return _without(lanes, foreign), refused | foreign
         if self._owned is None:
             self._owned = set(filter(self.settings.topics.is_matched, self.ownership.owned()))
         gone = self._owned - lanes.keys() - refused.keys()
@@ -40,10 +42,10 @@ class OwnedLanes:
         self.ownership.release(gone)
         self._owned -= gone
         matched = set(filter(self.settings.topics.is_matched, lanes))
-        foreign = self.ownership.claim_each(matched - self._owned)
+        foreign |= self.ownership.claim_each(matched - self._owned - foreign.keys())
         self._owned |= matched - foreign.keys()
         self._report(matched - foreign.keys(), gone)
-        return {topic: count for topic, count in lanes.items() if topic not in foreign}, refused | foreign
+        return _without(lanes, foreign), refused | foreign
 
     def _report(self, read: Collection[str], gone: Collection[str]) -> None:
         """Log what is read from now on, and what is gone; in two lines, because there may be thousands."""
@@ -54,3 +56,7 @@ class OwnedLanes:
             topics = count_of(len(gone), "topic is gone, with its", "topics are gone, with their")
             log.info("%s unread messages: %s", topics, some_of(sorted(gone), _SHOWN))
         self._reported = {*read}
+
+
+def _without(lanes: Mapping[str, int], foreign: Collection[str]) -> dict[str, int]:
+    return {topic: count for topic, count in lanes.items() if topic not in foreign}

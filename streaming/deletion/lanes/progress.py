@@ -19,6 +19,7 @@ from streaming.deletion.service import LedgerDeletionService
 from streaming.queries.delivery.completion import Extent
 from udfs.entry_ranges import EntrySpan, Range, bytes_of, count_of, spans_of, split
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
+from udfs.paths import base_topic
 
 AFTER_ALL: Position = (1 << 62, 1 << 62)
 _MOST_ENTRIES = 500  # of a lane in a pass
@@ -50,11 +51,12 @@ class LaneProgress:
         if self._received is None:
             self._received = self.newest_receipts()
 
-    def resume(self, topics: Collection[str]) -> None:
-        """Continue after what queries have processed of these topics, which are new. Raises UnavailableError."""
-        positions = self.of_queries(topics)
+    def resume(self, partitions: Collection[str]) -> None:
+        """Continue after what queries have processed of these partitions, which are new. Raises UnavailableError."""
+        positions = self.of_queries({base_topic(partition) for partition in partitions})
         with self._guard:
-            for partition, position in positions.items():
+            # a topic that was created again may have fewer partitions than its query has read
+            for partition, position in ((name, at) for name, at in positions.items() if name in partitions):
                 self._reached[partition] = max(position, self.reached(partition))
                 # the accounts check it next, so that a gap that they know stays an alarm
                 self._processed.setdefault(partition, self._reached[partition])

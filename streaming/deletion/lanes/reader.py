@@ -187,10 +187,11 @@ class LaneReader:
         self.progress.recall()
         lanes, self._refused = self.existing()
         partitions = {f"{topic}-partition-{number}" for topic, count in lanes.items() for number in range(count)}
-        self.progress.resume({base_topic(partition) for partition in partitions - self._lanes.keys()})
+        self.progress.resume(partitions - self._lanes.keys())
         with self._guard:
             gone = self._lanes.keys() - partitions
-            lost = sorted(gone & ({*self._waiting} | self._slow.waiting))
+            waiting = gone & ({*self._waiting} | self._slow.waiting)
+            lost = sorted(partition for partition in waiting if base_topic(partition) not in self._refused)
             new = WaitingLanes()
             for partition in sorted(partitions - self._lanes.keys()):
                 new.add(partition)

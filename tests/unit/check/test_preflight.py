@@ -20,6 +20,7 @@ from streaming.coordination.ownership import Ownership
 from streaming.errors import ConfigError, ReaperError, SafetyError, UnavailableError
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
 from streaming.state.delta.delta_tables import opened
+from streaming.topics import existing
 from tests.builders import NOW_MS, ROOT, put
 from tests.services import command_clients_of
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving
@@ -188,6 +189,30 @@ def test_a_second_service_on_the_same_topics_is_a_problem_and_the_first_is_named
     line = world.look()["no other service on these topics"]
     assert (line.status, line.exit_code) == (Status.PROBLEM, 4)
     assert f"{first} is read by service 'third'" in line.says
+
+
+def test_a_topic_that_passes_have_read_and_the_pattern_no_longer_matches_is_named(world: World) -> None:
+    ownership = Ownership(world.store, world.settings.zookeeper.own_root, world.settings.service.name)
+    former = "persistent://acme/reaper/d1"
+    ownership.claim([*world.settings.topics.claims, former])
+    world.pulsar.store(f"{former}-partition-0", (5, 1))
+    line = world.look()["no topic left behind"]
+    assert line.status is Status.NOTE
+    assert f"{former}, which this service owns, is not read now" in line.says
+    assert "/system/" not in line.says
+
+
+def test_partitioned_topics_in_another_store_are_a_problem_for_a_pattern(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(existing, "_ATTEMPTS", 1)
+    topics = world.settings.topics.model_copy(update={"requests_pattern": "persistent://[^/]+/reaper/d"})
+    world.settings = world.settings.model_copy(update={"topics": topics})
+    assert world.look()["further topics"].status is Status.OK, "before the first start"
+    world.pulsar.create_partitioned_topic(topics.requests[0], 4)
+    line = world.look()["further topics"]
+    assert (line.status, line.exit_code) == (Status.PROBLEM, ConfigError.exit_code)
+    assert "configurationMetadataStoreUrl" in line.says
 
 
 def test_a_state_directory_that_is_not_the_services_is_reported_without_an_alarm(world: World, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from streaming.config.load import load
 from streaming.config.settings import Settings
+from streaming.errors import UnavailableError
+from streaming.queries import former_queries
 from streaming.queries.checkpoints import is_unfinished, newest_number, partitions_of
 from streaming.queries.former_queries import positions_of_queries
 from streaming.queries.names import checkpoint_of, further_query
@@ -84,3 +86,18 @@ def test_a_damaged_checkpoint_stops_no_other_topic(settings: Settings, caplog: p
     _batch(settings, RIVALS, 0, 7, committed=True)
     assert positions_of_queries(settings, [ACMES, RIVALS]) == {f"{RIVALS}-partition-0": (5, 7)}
     assert f"{ACMES}: its messages are compared with the receipts" in caplog.text
+
+
+def test_a_checkpoint_that_can_t_be_read_now_is_read_again_before_its_topic_is(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _batch(settings, ACMES, 0, 7, committed=True)
+
+    def unavailable(_checkpoint: str) -> dict[str, object]:
+        raise UnavailableError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(former_queries, "committed_positions", unavailable)
+        with pytest.raises(UnavailableError, match="away"):  # not without its position: receipts go back some days only
+            positions_of_queries(settings, [ACMES])
+    assert positions_of_queries(settings, [ACMES]) == {f"{ACMES}-partition-0": (5, 7)}

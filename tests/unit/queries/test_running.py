@@ -107,7 +107,10 @@ class World:
             now_ms=lambda: 5,
         )
         self.in_passes: list[str] = []
-        self.queries = RunningQueries(settings, self.tools, read_in_passes=lambda: self.in_passes)
+        self.claimed: list[str] = []
+        self.queries = RunningQueries(
+            settings, self.tools, read_in_passes=lambda: self.in_passes, claimed=lambda: self.claimed
+        )
 
     def _begin(self, query: Query) -> Any:
         if self.not_begun is not None:
@@ -421,6 +424,28 @@ def test_topics_that_passes_read_are_not_left_behind(settings: Settings, caplog:
     world.queries.start()
     assert f"{RIVALS}, which" in caplog.text
     assert ACMES not in caplog.text
+
+
+def test_topics_that_passes_have_read_and_the_pattern_no_longer_matches_are_left_behind(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone, both = "persistent://acme/reaper/gone", "persistent://acme/reaper/both"
+    _read(settings, further_query(both).name, both)
+    world = World(settings, pulsar(ACMES, RIVALS, both))
+    world.claimed = [*settings.topics.claims, ACMES, RIVALS, gone, both]
+    world.queries.start()
+    named = [each.message.partition(",")[0] for each in caplog.records if "is not read now" in each.message]
+    assert named == [both, ACMES, RIVALS], "each once, without what is gone and what is read"
+    assert f"`ledger-reaper release --topic {ACMES}`" in caplog.text
+
+
+def test_a_bounded_number_of_topics_that_passes_have_read_is_checked(settings: Settings) -> None:
+    owned = [f"persistent://acme/reaper/d{number:03}" for number in range(MOST_LEFT_BEHIND + 5)]
+    admin = pulsar(*owned)
+    asked = asked_of(admin, "partitions")
+    said = left_behind(settings, queries_of(settings), admin.partitions, claimed=owned)
+    assert len(asked) == MOST_LEFT_BEHIND
+    assert said[-1] == f"5 more topics that this service owns are not read now, such as {owned[-1]}."
 
 
 def test_a_start_checks_a_bounded_number_of_topics_that_came_and_went(

@@ -10,10 +10,10 @@ from streaming.adapters.memory.tree import MemoryTree
 from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.config.settings import Settings
-from streaming.errors import UnavailableError
+from streaming.errors import ConfigError, UnavailableError
 from streaming.ports import Unreadable
 from streaming.topics import existing
-from streaming.topics.existing import existing_lanes, lane_partitions, matching_topics
+from streaming.topics.existing import existing_lanes, lane_partitions, matching_topics, require_listed
 
 LANE = "__ledger_deletion"
 
@@ -210,3 +210,34 @@ def test_any_number_of_matching_topics_takes_three_bulk_reads_below_tenants_that
     )
     assert len(lanes) == 30
     assert steps == ["children", "children", "read"]
+
+
+@pytest.mark.parametrize(("lanes", "pattern"), [("tenant", ""), ("one", "persistent://[^/]+/reaper/d")])
+def test_brokers_that_keep_partitioned_topics_in_another_store_are_refused(
+    tmp_path: Path, store: MemoryStore, lanes: str, pattern: str
+) -> None:
+    settings = _settings(tmp_path, lanes, pattern)
+    with pytest.raises(ConfigError, match="configurationMetadataStoreUrl"):
+        require_listed(store, settings, pause_s=0)
+    require_listed(store, _settings(tmp_path, "one"), pause_s=0)
+    _create(store, "pulsar/system")
+    require_listed(store, settings, pause_s=0)
+    with pytest.raises(UnavailableError):
+        require_listed(_Unreadable(store), settings, pause_s=0)  # type: ignore[arg-type]
+
+
+def test_a_topic_that_was_just_created_may_not_be_in_our_zookeeper_server_yet(
+    tmp_path: Path, store: MemoryStore
+) -> None:
+    require_listed(_Late(store), _settings(tmp_path, "tenant"), pause_s=0)  # type: ignore[arg-type]
+
+
+class _Late:
+    def __init__(self, store: MemoryStore) -> None:
+        self._store, self._reads = store, 0
+
+    def read_many(self, paths: list[str]) -> object:
+        self._reads += 1
+        if self._reads == 3:
+            _create(self._store, "pulsar/system")
+        return self._store.read_many(paths)

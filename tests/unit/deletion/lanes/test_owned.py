@@ -62,6 +62,24 @@ def test_a_matching_topic_of_another_service_is_not_read_until_it_is_released(wo
     assert world.ours.owned() == [ACMES, RIVALS], "one claim covers all lanes"
 
 
+def test_a_lane_that_another_service_lists_or_matches_is_not_read(world: World) -> None:
+    world.create(LANE, RIVALS)
+    assert world.read() == {LANE, RIVALS}
+    Ownership(world.store, "/reaper", "third").claim([LANE])
+    lanes, refused = world.owned()
+    assert {*lanes} == {RIVALS}
+    assert "it is read by service 'third'" in refused[LANE]
+
+
+def test_a_service_without_a_pattern_leaves_out_lanes_of_others_too(world: World) -> None:
+    topics = world.settings.topics.model_copy(update={"requests_pattern": ""})
+    world.settings = world.settings.model_copy(update={"topics": topics})
+    world.create(LANE, RIVALS)
+    assert world.start()() == ({LANE: 1}, {})
+    Ownership(world.store, "/reaper", "third").claim([LANE])
+    assert world.read() == set()
+
+
 def test_a_topic_that_another_service_claims_at_the_same_time_is_not_read(world: World) -> None:
     world.create(ACMES, RIVALS)
     claim = world.ours.claim

@@ -283,6 +283,14 @@ def test_passes_continue_after_a_former_query_and_repeat_nothing(
     assert world.bell.settled[-1] == (A, (5, 7))
 
 
+def test_the_accounts_are_not_to_check_partitions_that_only_the_topic_of_the_former_query_had(world: World) -> None:
+    """The topic was deleted, and created again with one partition."""
+    world.of_queries = {A: (4, 1), f"{base_topic(A)}-partition-1": (4, 7)}
+    world.start()
+    world.add(A, (5, 3))
+    assert world.reader.progress.with_processed(dict) == {A: (4, 1)}
+
+
 def test_a_topic_of_a_former_query_that_is_not_listed_for_a_while_is_still_compared_after_a_failed_pass(
     world: World,
 ) -> None:
@@ -562,6 +570,18 @@ def test_lanes_that_are_deleted_while_they_wait_are_named_in_the_log(
         world.reader.list_lanes()
     found = [each.message for each in caplog.records if "deleted with unread messages" in each.message]
     assert found == [f"1 partition of a lane was deleted with unread messages, which are lost: {A}"]
+
+
+def test_a_lane_that_is_refused_while_it_waits_is_not_reported_as_lost(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.add(A, (5, 1))
+    world.reader._waiting.add(A)
+    world.topics.clear()
+    world.refused = {base_topic(A): "it has 65 partitions"}
+    world.reader.list_lanes()
+    assert "lost" not in caplog.text
+    assert world.bell.watched == set()
 
 
 @pytest.mark.parametrize("later_s", [0.0, 2 * SLOW_S])
