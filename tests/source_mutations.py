@@ -99,6 +99,13 @@ SOURCE = (
     ),
     ("counting ahead is bounded", SHARING, "known.counting.fill, shares[part.name])", "known.counting.fill, limits)"),
     (
+        "a batch takes entries of a few partitions at a time",
+        SHARING,
+        "if name is not None][:most]",
+        "if name is not None]",
+    ),
+    ("few readers stay open", SHARING, "if readers > _MOST_READERS:", "if False:"),
+    (
         "what was counted while the last batch ran is waited for",
         SHARING,
         "        self._wait_until(deadline_s)  # for what was counted while the last batch ran\n",

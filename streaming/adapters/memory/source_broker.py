@@ -31,6 +31,7 @@ class MemorySourceBroker:
         self._pending: dict[str, Position] = {}
         self._after: dict[str, Position] = {}
         self.epoch = 0  # a reader of an earlier one is closed
+        self.readers: set[_Scout] = set()  # that are open
         self.scouted: list[tuple[str, Position]] = []  # the start of each reader
         self._ids = count(4)
         self._topics: dict[str, int] = {}
@@ -135,7 +136,12 @@ class MemorySourceBroker:
         if partition not in self._partitions:
             raise UnavailableError(f"no broker serves {partition}")
         self.scouted.append((partition, after))
-        yield _Scout(self, partition, self._partitions[partition], after)
+        scout = _Scout(self, partition, self._partitions[partition], after)
+        self.readers.add(scout)
+        try:
+            yield scout
+        finally:
+            self.readers.discard(scout)
 
     def acknowledge(self, partition: str, upto: Position) -> None:
         """Acknowledge every message of the subscription up to this entry; if it is busy, when it is freed."""

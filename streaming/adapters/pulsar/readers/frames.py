@@ -187,6 +187,8 @@ class Connection:
             self._receive(size, deadline)
         taken = self._buffer[self._at : self._at + size]
         self._at += size
+        if size > _CHUNK_BYTES:  # hundreds of readers that wait must not keep their last entries
+            self._buffer, self._at = self._buffer[self._at :], 0
         return taken
 
     def _receive(self, size: int, deadline: float) -> None:

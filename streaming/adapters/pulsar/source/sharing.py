@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from streaming.adapters.pulsar.source.broker import SourceBroker
 from streaming.adapters.pulsar.source.counting import Counting
@@ -21,6 +22,7 @@ log = logging.getLogger("pulsar-frames")
 PLANNING_SECONDS = 1.0  # after this time a batch is planned without the partitions that have not answered
 _LATE_SECONDS = 600.0  # so long no batch waits again for a partition that was counted too late
 _ROUNDS = 8  # of sharing what other topics did not use
+_MOST_READERS = 200  # partitions of a batch, and readers that are kept open
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class Sharing:
         deadline_s = time.monotonic() + PLANNING_SECONDS
         self._wait_until(deadline_s)  # for what was counted while the last batch ran
         by_name = {part.name: part for part in planned if self._opened(part, target)}
-        order = self._turns.ordered(by_name)
+        order = _first_of_each_topic([by_name[name] for name in self._turns.ordered(by_name)], _MOST_READERS)
         for _ in range(_ROUNDS):
             if not order or admission.left.is_none:
                 break
@@ -111,6 +113,7 @@ class Sharing:
     def _count_ahead(self, parts: Collection[Planned], limits: Limits) -> None:
         """Count for the next batch while this one runs; all partitions together no more than one batch."""
         shares = Admission(limits).shares(_by_topic(parts))
+        readers = sum(known.filling is not None for known in self._open.values())
         for part in parts:
             known = self._open.get(part.name)
             if known is not None and (part.admitted is not None or not known.is_busy):
@@ -118,7 +121,12 @@ class Sharing:
                 # A partition whose entries this batch has is asked once more: Spark lets us acknowledge them after the
                 # next plan, and that plan must see that their ledger was closed, before Pulsar deletes it.
                 part.is_read = part.admitted is None and known.counting.is_empty
-                if part.admitted is not None and not known.is_busy:
+                if part.admitted is None or known.is_busy:
+                    continue
+                if readers > _MOST_READERS:
+                    self._forget(part.name)
+                    readers -= 1
+                else:
                     known.filling = self._threads.submit(known.counting.fill, shares[part.name])
 
     def _opened(self, part: Planned, target: Mapping[str, Position] | None) -> bool:
@@ -192,6 +200,14 @@ class Sharing:
         known = self._open.pop(partition)
         if not known.is_busy:
             known.counting.close()
+
+
+def _first_of_each_topic(parts: Sequence[Planned], most: int) -> list[str]:
+    """Return the partitions, or so many of them: the first of each topic, the second of each, and so on."""
+    if len(parts) <= most:
+        return [part.name for part in parts]
+    turns = zip_longest(*_by_topic(parts).values())
+    return [name for turn in turns for name in turn if name is not None][:most]
 
 
 def _by_topic(parts: Iterable[Planned]) -> dict[str, list[str]]:

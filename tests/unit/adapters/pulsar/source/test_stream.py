@@ -554,6 +554,27 @@ def test_all_partitions_together_are_counted_ahead_by_one_batch_at_most(
     assert sum(len(known.counting.weights()) for known in ahead.values()) <= 50 + len(ahead)
 
 
+def test_a_topic_with_many_partitions_opens_few_readers_and_delays_no_other(
+    broker: MemorySourceBroker, opened: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "_MOST_READERS", 4)
+    many, (other,) = broker.create(A, 20), broker.create(B, 1)
+    stream = opened(A, B)
+    offset = stream.initial()
+    for partition in many:
+        _publish(broker, partition, 5)
+    left = dict.fromkeys(many, 5)
+    while any(left.values()):
+        _publish(broker, other, 1)
+        offset, read = _next(stream, offset, Limits(messages=10))
+        assert read.pop(other) == 1
+        assert len(read) <= 4
+        left |= {partition: left[partition] - entries for partition, entries in read.items()}
+        wait([known.filling for known in vars(stream)["_sharing"]._open.values() if known.filling is not None])
+        assert len(broker.readers) <= 4
+    assert not any(left.values())
+
+
 def test_without_a_subscription_nothing_is_acknowledged(broker: MemorySourceBroker, opened: Streams) -> None:
     (partition,) = broker.create(A)
     stream = opened(A, subscription="")
