@@ -27,6 +27,7 @@ from deltalake import DeltaTable
 from streaming.sandbox import topics
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.ledger_list import every_ledger
+from streaming.spark.installed import has_connector
 from tests.integration.conftest import Deploy, killed_at_the_end, leak, new_topic, payload
 from tests.integration.installation import BARE, run
 
@@ -49,7 +50,10 @@ def test_an_installation_runs_without_the_checkout_and_fetches_nothing(installed
     with_password = tmp_path / "password.toml"
     with_password.write_text('[pulsar]\nbasic_file = "basic"\n')
     own = run(reaper, "jars", "--config", with_password, env=without_home, cwd=tmp_path).strip().split(",")[-1]
-    assert Path(own).read_bytes() == (installed / "jars" / "credentials.jar").read_bytes()
+    if has_connector():
+        assert Path(own).read_bytes() == (installed / "jars" / "credentials.jar").read_bytes()
+    else:
+        assert own == "", "our source reads credentials in Python"
     assert list(home.iterdir()) == []
 
 
@@ -185,7 +189,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from streaming.config.load import load
 from streaming.spark.session import Jars, end_jvm, start
-from streaming.state import commits
+from streaming.state.delta import commits
 
 def where(batches):
     import sys, streaming

@@ -6,14 +6,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark import SparkContext, accumulators
 
 from streaming.config.load import load
 from streaming.errors import ConfigError
 from streaming.spark.connector_lz4 import SAFE
+from streaming.spark.installed import has_connector
 from streaming.spark.session import Jars, is_one_process, load_with_spark, log_refusals_in_one_line, start
 from tests.combinations import with_connector
 from tests.shared_classes import SOONER
@@ -279,19 +281,18 @@ def test_only_executors_in_the_drivers_process_have_its_class_path(master: str, 
     assert is_one_process(master) is is_one
 
 
-@pytest.mark.spark
 def test_a_foreign_connection_to_a_port_of_spark_is_refused_with_one_log_line(
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    server: Any = spark.sparkContext._accumulatorServer
-    monkeypatch.setattr(server, "handle_error", server.handle_error)  # as before, after the test
-    log_refusals_in_one_line(spark.sparkContext)
-    with socket.create_connection(("127.0.0.1", int(server.server_address[1])), timeout=10) as stranger:
-        stranger.sendall(b"x" * len(server.auth_token))
-        assert stranger.recv(1) == b"", "the connection stayed open"
+    start_server: Any = accumulators._start_update_server
+    server = start_server("the-token") if has_connector() else start_server("the-token", False)
+    log_refusals_in_one_line(cast("SparkContext", SimpleNamespace(_accumulatorServer=server)))
+    try:
+        with socket.create_connection(("127.0.0.1", int(server.server_address[1])), timeout=10) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert stranger.recv(1) == b"", "the connection stayed open"
+    finally:
+        server.shutdown()
     assert "Traceback" not in capfd.readouterr().err
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "ledger-reaper"]
+    (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("refused a connection from 127.0.0.1 to Spark's accumulators: ")
