@@ -28,8 +28,8 @@ from streaming.reconcile.memory import Unread, UnreadMemory
 from streaming.reconcile.partition_entries import PartitionEntries, lost_ledgers, missing_of, split_at, to_remember
 from streaming.reconcile.positions import AccountedEntries, accounted
 from streaming.state.notes.worked_off import Spans, WorkedOff
-from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.paths import base_topic, tenant_of, topic_of
+from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
+from udfs.paths import base_topic, partition_index, tenant_of, topic_of
 from udfs.requests.lanes import fair_by_tenant
 from udfs.units import DAY_MS
 
@@ -103,6 +103,7 @@ class _Check:
         self._worked_off: Spans | None = None  # read when a ledger seems to be lost
         self._committed: dict[str, Position] = {}
         self._last: dict[str, Position] = {}
+        self._counts: dict[str, int] = {}  # topic -> number of its partitions; 0 if it does not exist
         self._later: set[str] = set()  # partitions of lanes that this check leaves to a later one
         self.lanes: dict[str, Position] = {}  # partition -> up to where it was processed, for lanes that exist
         self.failures = _Failures(pulsar.admin)
@@ -141,7 +142,7 @@ class _Check:
         checked += fair_by_tenant(waiting.keys() - idle.keys() - processed.keys())[: MOST_IDLE_LANES - len(checked)]
         idle = {**waiting, **idle}
         # a deleted lane is no failure: former_partitions() checks it
-        existing = [partition for partition in checked if not self._is_gone(base_topic(partition))]
+        existing = [partition for partition in checked if not self._is_gone(partition)]
         lanes = {partition: idle[partition] for partition in existing}
         lanes |= {partition: max(upto, idle.get(partition, BEFORE_ALL)) for partition, upto in processed.items()}
         self._committed |= lanes
@@ -165,9 +166,12 @@ class _Check:
     def partitions(self, remembered: Unread) -> Unread:
         """Check every partition that is read now, and return what to remember of each."""
         unread: Unread = {}
-        for partition in self._last:
+        for partition in list(self._last):
             with self.failures.noted(partition):
-                stats = self._pulsar.admin.internal_stats(partition)
+                stats = self._stats_of(partition)
+                if stats is None:
+                    del self._last[partition], self.lanes[partition]
+                    continue
                 entries = split_at(self._committed.get(partition, BEFORE_ALL), stats.ledgers)
                 before = remembered.get(partition, {})
                 gaps = self._gaps(partition, entries, before)
@@ -187,17 +191,10 @@ class _Check:
 
         At most MOST_LOST ledgers of each tenant are remembered, because a tenant may create and delete topics for ever.
         """
-        by_topic: dict[str, list[str]] = {}
-        for partition in sorted(remembered.keys() - self._last.keys() - self._later):
-            by_topic.setdefault(base_topic(partition), []).append(partition)
-        gone = {
-            partition: remembered[partition]
-            for topic, partitions in by_topic.items()
-            if self._is_gone(topic)
-            for partition in partitions
-        }
+        former = sorted(remembered.keys() - self._last.keys() - self._later)
+        gone = {partition: remembered[partition] for partition in former if self._is_gone(partition)}
         unread: Unread = {}
-        with self.failures.noted(*by_topic):
+        with self.failures.noted(*map(base_topic, former)):
             messages = accounted(self._settings.state_dir, gone)
             quotas: dict[str, int] = {}
             for partition, before in gone.items():
@@ -210,12 +207,28 @@ class _Check:
                     self.gaps.append(PartitionGaps(partition=partition, read=0, unread=0, trimmed=tuple(kept)))
         return unread
 
-    def _is_gone(self, topic: str) -> bool:
-        """Whether the topic does not exist. A topic that exists and is not read still has its unread messages."""
+    def _stats_of(self, partition: str) -> InternalStats | None:
+        """Return a partition's ledgers; None if it is a lane's, and was deleted after it was processed.
+
+        A deleted lane is no failure: former_partitions() checks it.
+        """
+        try:
+            return self._pulsar.admin.internal_stats(partition)
+        except RefusedError:
+            if partition in self.lanes and self._is_gone(partition):
+                return None
+            raise
+
+    def _is_gone(self, partition: str) -> bool:
+        """Whether the partition does not exist. One that exists and is not read still has its unread messages."""
+        topic = base_topic(partition)
         if topic in self.failures.why:
             return False
         with self.failures.noted(topic):
-            return self._pulsar.admin.partitions(topic) is None
+            if topic not in self._counts:
+                self._counts[topic] = self._pulsar.admin.partitions(topic) or 0
+            # a topic that was deleted and created again may have fewer partitions
+            return partition_index(partition) >= self._counts[topic]
         return False
 
     def _gaps(self, partition: str, entries: PartitionEntries, before: Mapping[int, int]) -> PartitionGaps:

@@ -101,3 +101,11 @@ def test_a_checkpoint_that_can_t_be_read_now_is_read_again_before_its_topic_is(
         with pytest.raises(UnavailableError, match="away"):  # not without its position: receipts go back some days only
             positions_of_queries(settings, [ACMES])
     assert positions_of_queries(settings, [ACMES]) == {f"{ACMES}-partition-0": (5, 7)}
+
+
+def test_a_list_without_new_topics_asks_no_store(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(location: str) -> None:
+        raise AssertionError(location)
+
+    monkeypatch.setattr(former_queries, "folder_of", asked)
+    assert positions_of_queries(settings, []) == {}

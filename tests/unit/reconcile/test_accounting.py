@@ -78,7 +78,7 @@ def _remember(settings: Settings, partition: str, unread: dict[str, int]) -> Non
 def test_unread_messages_of_a_topic_that_is_no_longer_read_are_not_forgotten(
     settings: Settings, existing: tuple[str, ...], trimmed: tuple[int, ...]
 ) -> None:
-    partition = "persistent://acme/reaper/d-partition-2"
+    partition = "persistent://acme/reaper/d-partition-0"
     _remember(settings, partition, {"5": 3})
     for _ in range(2):
         accounts = _looked_at(settings, _stored({topic: [(1, 0)] for topic in existing}))

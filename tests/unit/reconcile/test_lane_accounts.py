@@ -1,6 +1,6 @@
 """Accounts of lanes: the service checks those that it processed, and those that had gaps or unread messages before."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.config.load import load
 from streaming.config.settings import Settings
+from streaming.errors import RefusedError
 from streaming.ports import Pulsar
 from streaming.reconcile import accounting
 from streaming.reconcile.accounting import accept_gaps, reconcile
@@ -150,3 +151,38 @@ def test_a_check_reads_a_bounded_number_of_idle_lanes_and_forgets_none(
         assert "3 lanes" in found.doubt
     monkeypatch.undo()
     assert scene.trimmed(scene.check()) == dict.fromkeys(lanes, (5,))
+
+
+def test_a_lane_that_was_processed_and_then_deleted_leaves_no_doubt(scene: Scene) -> None:
+    """Otherwise a tenant that creates and deletes lanes keeps the accounts from ever being complete."""
+    scene.memory.store(LANE, (5, 1))
+    write_rows(Path(scene.settings.state_dir), "receipts", [(5, 0, -1)], source=LANE)
+    scene.memory.delete_topic(LANE.removesuffix("-partition-0"))
+    for _ in range(2):
+        found = scene.check({LANE: (5, 0)})
+        assert (found.gaps, found.doubt) == ([], "")
+
+
+def test_a_lane_that_can_t_be_checked_is_a_doubt_although_it_was_processed(scene: Scene) -> None:
+    scene.memory.store(LANE, (5, 1))
+
+    def refuse(operation: str, names: Sequence[str]) -> None:
+        if operation == "internal_stats" and names[0] == LANE:
+            raise RefusedError("403")
+
+    scene.memory.faults.before(refuse)
+    assert LANE in scene.check({LANE: (5, 0)}).doubt
+
+
+def test_unread_messages_are_lost_with_partitions_that_a_lane_has_no_longer(scene: Scene) -> None:
+    topic = LANE.removesuffix("-partition-0")
+    other = f"{topic}-partition-1"
+    scene.memory.known_namespaces.add("acme/ledger-deletion")
+    scene.memory.create_partitioned_topic(topic, 2)
+    for partition in (LANE, other):
+        scene.memory.store(partition, (5, 3))
+    assert scene.check(dict.fromkeys((LANE, other), BEFORE_ALL)).gaps == []
+    scene.memory.delete_topic(topic)
+    scene.memory.store(LANE, (7, 0))  # created again with one partition
+    for processed in ({}, {LANE: BEFORE_ALL, other: BEFORE_ALL}, {}):
+        assert scene.trimmed(scene.check(processed)) == {LANE: (5,), other: (5,)}
