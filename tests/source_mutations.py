@@ -47,6 +47,12 @@ SOURCE = (
         "if known is not None and known.at != part.after:",
         "if False:",
     ),
+    (
+        "a first batch is repeated wherever a query would start now",
+        STREAM,
+        "before = {} if start.get(_INITIAL) else from_json(start)",
+        "before = from_json(start)",
+    ),
     ("onDataLoss=fail fails", STREAM, "part.gap.is_certain and self._options.on_gap is OnGap.FAIL", "False"),
     (
         "a topic that was deleted unread stops the query",

@@ -34,6 +34,9 @@ _PARTITIONS_SECONDS = 30.0  # how often topics are asked for added partitions
 # how often partitions without new entries are asked for what does not ring: markers, new and deleted ledgers
 _QUIET_SECONDS = 10.0
 _UNCOMMITTED_SECONDS = 1.0  # the same, if open transactions are read, which do not ring either
+# In an offset that initial() returned. Spark does not store it: a query that starts again and repeats its first batch
+# asks for it again, and would start elsewhere by then. The batch's end names all of its entries.
+_INITIAL = "initial"
 _PAUSE_SECONDS = 0.5  # between two plans while latest_offset() waits
 
 
@@ -75,7 +78,7 @@ class PulsarStream:
             self._subscribe(partition)
             if (stats := self._broker.stats(partition)) is not None:
                 offset[partition] = self._first(stats)
-        return to_json(offset)
+        return to_json(offset) | {_INITIAL: True}
 
     def set_target(self) -> None:
         """Read nothing that is published from now on (trigger(availableNow=True)). Raises UnavailableError."""
@@ -104,7 +107,7 @@ class PulsarStream:
 
         Raises SafetyError if the offsets are not those of one batch, or if entries were lost and onDataLoss is "fail".
         """
-        before = from_json(start)
+        before = {} if start.get(_INITIAL) else from_json(start)
         batches = []
         for name, part in from_json(end).items():
             known = before.get(name)

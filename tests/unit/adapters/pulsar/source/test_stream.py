@@ -127,6 +127,23 @@ def test_a_restarted_stream_plans_the_same_reads_from_the_same_offsets(
     assert _read(opened(A).partitions(start, end)) == {partition: 7}
 
 
+@pytest.mark.parametrize("start", [Start.EARLIEST, Start.LATEST])
+def test_the_first_batch_is_repeated_although_a_query_would_start_elsewhere_now(
+    broker: MemorySourceBroker, opened: Streams, start: Start
+) -> None:
+    (partition,) = broker.create(A)
+    first = opened(A, start=start)
+    offset = first.initial()
+    _publish(broker, partition, 3)
+    end, read = _next(first, offset)
+    assert read == {partition: 3}
+    broker.expire(partition)
+    broker.roll(partition)
+    again = opened(A, start=start)
+    # Spark stores no offset before the first batch, and asks for it again
+    assert again.partitions(again.initial(), end) == first.partitions(offset, end)
+
+
 def test_topics_share_a_batch_and_leave_what_they_do_not_use(broker: MemorySourceBroker, opened: Streams) -> None:
     large, small = broker.create(A, 1)[0], broker.create(B, 1)[0]
     stream = opened(A, B)
@@ -300,12 +317,12 @@ def test_a_cluster_that_was_replaced_stops_the_query(broker: MemorySourceBroker,
 def test_offsets_of_different_batches_are_refused(broker: MemorySourceBroker, opened: Streams) -> None:
     (partition,) = broker.create(A)
     stream = opened(A)
-    start = stream.initial()
-    _publish(broker, partition, 2)
-    middle, _ = _next(stream, start, Limits(messages=1))
-    end, _ = _next(stream, middle)
+    _publish(broker, partition, 3)
+    first, _ = _next(stream, stream.initial(), Limits(messages=1))
+    second, _ = _next(stream, first, Limits(messages=1))
+    third, _ = _next(stream, second)
     with pytest.raises(SafetyError, match="changed by hand"):
-        stream.partitions(start, end)
+        stream.partitions(first, third)
 
 
 def test_a_partition_that_does_not_answer_delays_no_other(
