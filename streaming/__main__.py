@@ -15,6 +15,7 @@ import sys
 
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 _ended_with: list[int] = []  # the exit code, as soon as main knows it
+_LEAVE_S = 20.0  # for the threads that still run at the end
 
 
 def _end() -> None:
@@ -34,7 +35,9 @@ from streaming.garbage import search_rarely
 
 search_rarely()  # before the imports that load most objects
 
+import threading
 import traceback
+from contextlib import suppress
 from typing import NoReturn
 
 from streaming.cli.main import app
@@ -53,10 +56,22 @@ def main() -> NoReturn:
         if _ended_with[0] in _STOPPED:
             flush()
             os._exit(_ended_with[0])  # Python would wait for threads of pools, which may wait for a job for ever
+        late = threading.Timer(_LEAVE_S, _end_late)
+        late.daemon = True
+        late.start()
     except BaseException:
         _ended_with.append(1)
         raise
     sys.exit(_ended_with[0])
+
+
+def _end_late() -> None:
+    """End the process although threads still run: Python waits for threads of pools, which may wait for a broker."""
+    left = {*threading.enumerate()} - {threading.main_thread()}
+    names = sorted(thread.name for thread in left if not thread.daemon)
+    with suppress(OSError):
+        say_lines(f"ledger-reaper: ends without waiting for threads any longer: {', '.join(names)}", err=True)
+    _end()
 
 
 def run_command() -> NoReturn:

@@ -38,6 +38,7 @@ def stuck() -> None:
     ThreadPoolExecutor(1).submit(Event().wait)
     raise StoppedBySignalError(signal.SIGTERM, "nothing was changed")
 """
+STOPPED = 'raise StoppedBySignalError(signal.SIGTERM, "nothing was changed")'
 
 
 def _ended(*arguments: str, script: str = RUN, out: int | None = subprocess.PIPE) -> tuple[int, str, str]:
@@ -76,6 +77,15 @@ def test_a_command_that_a_signal_stopped_waits_for_no_thread_of_a_pool() -> None
     ended, _out, err = _ended("stuck", script=STUCK + RUN)
     assert ended == 143
     assert err.splitlines()[-1] == "ledger-reaper: stopped by SIGTERM: nothing was changed"
+
+
+def test_a_command_waits_for_threads_of_a_pool_only_for_a_while() -> None:
+    """A service that had stopped did not end within a minute, beside a tenant that had deleted its namespace."""
+    hurried = "import streaming.__main__ as entry\nentry._LEAVE_S = 0.5\n"
+    ended, _out, err = _ended("done", script=hurried + STUCK.replace("stuck", "done").replace(STOPPED, "") + RUN)
+    assert ended == 0
+    assert "ends without waiting for threads any longer" in err
+    assert "ThreadPoolExecutor-0_0" in err
 
 
 def test_a_command_whose_output_could_not_be_written_fails() -> None:
