@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
@@ -175,6 +176,28 @@ def test_a_topic_that_is_created_again_rings(world: World, doorbell: Doorbell) -
     world.send(topic)
     assert doorbell.rung(WAIT_S) == [topic]
     assert topic not in doorbell.faults
+
+
+def test_a_broker_that_creates_no_subscription_for_a_consumer_leaves_it_to_the_admin_api(
+    world: World, doorbell: Doorbell
+) -> None:
+    namespace = f"public/closed-{uuid4().hex}"
+    base, closed = (
+        f"{world.admin_settings.admin_url}/admin/v2/namespaces/{namespace}",
+        {"allowAutoSubscriptionCreation": False},
+    )
+    for method, url, body in (("PUT", base, {}), ("POST", f"{base}/autoSubscriptionCreation", closed)):
+        httpx.request(method, url, json=body, trust_env=False, timeout=60).raise_for_status()
+    topic = f"persistent://{namespace}/matches"
+    partition = f"{topic}-partition-0"
+    world.admin.create_partitioned_topic(topic, 1)
+    first = world.send(partition)
+    doorbell.watch(partition)
+    until(lambda: partition in doorbell.faults and doorbell.faults[partition].has_no_subscription, doorbell)
+    assert not doorbell.faults[partition].is_missing
+    world.admin.ensure_subscription(topic, SUBSCRIPTION)
+    assert doorbell.rung(WAIT_S) == [partition]
+    assert world.acknowledged(partition) < first
 
 
 def test_a_subscription_that_another_client_holds_is_a_fault_of_its_topic_alone(

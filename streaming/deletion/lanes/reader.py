@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 from streaming.adapters.pulsar.doorbell.doorbell import Doorbell
@@ -54,6 +55,8 @@ _EMPTY_RINGS = 3
 _STALL_TENANTS = 4  # if lanes of so many tenants are late at once, the broker or this machine stalls
 _MOST_STALLS = 3  # in passes one after the other; after that, late lanes are slow
 _SHOWN = 5  # lanes that are named where lanes are not read
+_SUBSCRIBE_S = 2.0  # of each _COUNT_S, for subscriptions
+_SUBSCRIBE_PAUSE_S = 60.0  # between two tries for a topic
 _PARKED_S = 60.0  # a shorter fault, such as a move of a topic, is not shown
 
 
@@ -91,6 +94,7 @@ class LaneReader:
     _slow: SlowLanes = field(init=False)
     _listed_s: float = float("-inf")
     _is_listed: bool = False
+    _subscribed_s: dict[str, float] = field(default_factory=dict)  # by topic without a subscription: the last try
     _stalls: int = 0
     _logged: tuple[str, float] = ("", 0.0)  # the last failure that was logged, and when
     _parked_since_ms: int | None = None  # None: all lanes are read
@@ -169,10 +173,11 @@ class LaneReader:
         return {partition: self.progress.reached(partition) for partition in waiting | self._slow.waiting}
 
     def look_after(self) -> None:
-        """List the lanes if that is due, and count them for the metrics. Raises what list_lanes does."""
+        """List the lanes if that is due, subscribe, and count them for the metrics. Raises what list_lanes does."""
         try:
             if self.monotonic() - self._listed_s >= _LIST_S:
                 self.list_lanes()
+            self._subscribe()
         finally:
             counts = {"listening": self.bell.listening, "slow": len(self._slow)}
             with self._guard:
@@ -210,6 +215,31 @@ class LaneReader:
             log.error("%s deleted with unread messages, which are lost: %s", lanes_were, ", ".join(lost[:_SHOWN]))
         self._is_listed = True
         self._show()
+
+    def _subscribe(self) -> None:
+        """Create the subscriptions that brokers do not create for a consumer (allowAutoSubscriptionCreation)."""
+        now_s = self.monotonic()
+        self._subscribed_s = {
+            topic: at_s for topic, at_s in self._subscribed_s.items() if now_s - at_s < _SUBSCRIBE_PAUSE_S
+        }
+        waiting = WaitingLanes()
+        for topic in dict.fromkeys(
+            base_topic(name) for name, fault in self.bell.faults.items() if fault.has_no_subscription
+        ):
+            if topic not in self._subscribed_s:
+                waiting.add(topic)
+        failed = {}
+        # a broker that hangs, or a tenant with ten thousand topics, must not delay the list for long
+        while self.monotonic() - now_s < _SUBSCRIBE_S and (taken := waiting.take(1)):
+            (topic,) = taken
+            self._subscribed_s[topic] = self.monotonic()
+            try:
+                self.admin.ensure_subscription(topic, self.progress.subscription)
+            except ReaperError as error:
+                failed[topic] = error
+        for topic, why in islice(failed.items(), 1):
+            topics = count_of(len(failed), "topic", "topics")
+            log.warning("no subscription on %s, tried again in a minute: %s: %s", topics, topic, why)
 
     def read_slowly(self) -> None:
         """Process the next entries of a slow lane. Raises StopRequestedError."""

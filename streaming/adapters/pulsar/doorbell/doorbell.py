@@ -31,6 +31,7 @@ from streaming.adapters.pulsar.readers.frames import (
     LOOKUP_REDIRECT,
     MESSAGE,
     SUBSCRIBE,
+    NoSubscriptionError,
     NoTopicError,
     address_in,
     message_id,
@@ -63,6 +64,7 @@ class Fault:
     failures: int  # tries in a row
     since_s: float  # the first of them, in monotonic time
     is_missing: bool  # the partition does not exist
+    has_no_subscription: bool = False  # it has to be created by the admin API
 
 
 @dataclass(slots=True, eq=False)
@@ -348,7 +350,8 @@ class Doorbell:
         watched.since_s = None
         earlier = self._faults.get(watched.partition)
         since_s = now_s if earlier is None else earlier.since_s
-        self._faults[watched.partition] = Fault(str(why), watched.failures, since_s, isinstance(why, NoTopicError))
+        is_missing, has_no_subscription = isinstance(why, NoTopicError), isinstance(why, NoSubscriptionError)
+        self._faults[watched.partition] = Fault(str(why), watched.failures, since_s, is_missing, has_no_subscription)
         self._try_at(watched, now_s + _PAUSES.pause_s(watched.failures))
 
     def _leave(self, watched: _Watched) -> None:

@@ -36,7 +36,7 @@ AUTH_CHALLENGE, AUTH_RESPONSE = 36, 37
 _PROTOCOL_VERSION = 19
 LOOKUP_REDIRECT, LOOKUP_FAILED = 0, 2
 _REDIRECTS = 5
-_AUTHENTICATION_ERRORS, _NO_TOPIC = (3, 4), 11
+_AUTHENTICATION_ERRORS, _NO_TOPIC, _NO_SUBSCRIPTION = (3, 4), 11, 12
 _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 _PERMITS = 1000
 _REFILL_AT = _PERMITS // 2
@@ -56,6 +56,10 @@ class BrokerError(UnavailableError):
 
 class NoTopicError(BrokerError):
     """There is no such topic."""
+
+
+class NoSubscriptionError(BrokerError):
+    """The subscription does not exist, and the broker creates none for a consumer (allowAutoSubscriptionCreation)."""
 
 
 class ReceiveTimeout(Exception):  # noqa: N818 - not an error: the broker sent nothing more for now
@@ -374,7 +378,7 @@ def refusal(what: str, code: int, message: str) -> RefusedError | BrokerError:
     text = f"{what}: {message} (error {code} of Pulsar's protocol)"
     if code in _AUTHENTICATION_ERRORS:
         return RefusedError(text)
-    return NoTopicError(text) if code == _NO_TOPIC else BrokerError(text)
+    return {_NO_TOPIC: NoTopicError, _NO_SUBSCRIPTION: NoSubscriptionError}.get(code, BrokerError)(text)
 
 
 def message_id(position: Position) -> api.MessageId:

@@ -78,6 +78,8 @@ class Rows(list[tuple[str, Position]]):
 class Service:
     """Gives each entry a receipt. Like the real one, it leaves out those that have one in a first batch only."""
 
+    outages = SimpleNamespace(metrics=SimpleNamespace(registry=SimpleNamespace(set=lambda *_: None)))
+
     def __init__(self) -> None:
         self.receipts: list[tuple[str, Position]] = []
         self.queries: list[str] = []
@@ -503,6 +505,53 @@ def test_lanes_are_quiet_when_each_listens_or_is_given_up(world: World) -> None:
     world.bell.faults[B] = Fault("gone", 5, 0.0, is_missing=True)
     assert world.is_quiet
     assert world.reader.given_up == {}
+
+
+def test_a_subscription_that_brokers_do_not_create_for_a_consumer_is_created(world: World) -> None:
+    """The operator has set allowAutoSubscriptionCreation to false, and the topic's creator did not subscribe."""
+    first, second, closed = lane("acme"), lane("acme", "second"), lane("rival")
+    for partition in (B, first, second, closed):
+        world.add(partition, (5, 1))
+    for partition in (first, second, closed):
+        del world.pulsar.partition(partition).cursors[SUBSCRIPTION]
+        world.bell.faults[partition] = Fault("no subscription", 1, 0.0, False, has_no_subscription=True)
+    asked: list[str] = []
+
+    def asks(operation: str, names: Sequence[str]) -> None:
+        if operation == "ensure_subscription":
+            asked.append(names[0])
+            if names[0] == base_topic(closed):
+                raise RefusedError("too many subscriptions")
+
+    world.pulsar.faults.before(asks)
+    world.reader.look_after()
+    assert asked == [base_topic(each) for each in (first, closed, second)], "the tenants take turns"
+    assert all(SUBSCRIPTION in world.pulsar.partition(each).cursors for each in (first, second))
+    del world.bell.faults[first], world.bell.faults[second]
+    world.reader.look_after()
+    assert len(asked) == 3, "a topic that is refused is tried again later"
+    world.now_s += 60
+    world.reader.look_after()
+    assert asked[3:] == [base_topic(closed)]
+
+
+def test_creating_subscriptions_takes_a_bounded_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = [lane("acme"), lane("rival"), lane("zoo")]
+    for partition in lanes:
+        world.add(partition, (5, 1))
+        world.bell.faults[partition] = Fault("no subscription", 1, 0.0, False, has_no_subscription=True)
+    asked: list[str] = []
+
+    def hangs(operation: str, names: Sequence[str]) -> None:
+        if operation == "ensure_subscription":
+            asked.append(names[0])
+            world.now_s += module._SUBSCRIBE_S
+            raise UnavailableError("its broker hangs")
+
+    world.pulsar.faults.before(hangs)
+    for _ in lanes:
+        world.reader.look_after()
+    assert asked == [base_topic(each) for each in lanes], "one after the other"
 
 
 def test_a_stop_ends_a_pass_without_an_acknowledgement(world: World) -> None:
