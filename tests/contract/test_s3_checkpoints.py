@@ -14,6 +14,7 @@ from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.identity import ClusterIdentity
 from streaming.errors import ConfigError, SafetyError, UnavailableError
+from streaming.queries import checkpoints as checkpoints_of
 from streaming.queries.checkpoints import (
     committed_positions,
     is_unfinished,
@@ -111,7 +112,8 @@ def test_checkpoints_are_converted_and_back(
     assert committed_positions(location_of(settings, "requests")) == {f"{TOPIC}-partition-3": (1356, 4)}
 
 
-def test_a_changed_topic_is_refused(kept: Settings) -> None:
+def test_a_changed_topic_is_refused(kept: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints_of, "has_connector", lambda: True)
     refuse_changes(kept, lambda _topic: 4)
     with pytest.raises(ConfigError, match=r"s3a://checkpoints-.*/mine/requests/v1 has read partition 3"):
         refuse_changes(kept, lambda _topic: 3)

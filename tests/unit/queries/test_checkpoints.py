@@ -10,6 +10,7 @@ import pytest
 from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, UnavailableError
+from streaming.queries import checkpoints as checkpoints_of
 from streaming.queries.checkpoints import (
     changes,
     committed_positions,
@@ -21,6 +22,11 @@ from streaming.queries.checkpoints import (
 KEPT = Path(__file__).parents[2] / "data" / "checkpoint-v1"
 FRAMES = Path(__file__).parents[2] / "data" / "checkpoint-frames"
 TOPIC = "persistent://pulsar/system/kept"
+
+
+@pytest.fixture(autouse=True)
+def _on_pyspark_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints_of, "has_connector", lambda: True)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import RefusedError, SafetyError
 from streaming.prometheus.health import Health
+from streaming.queries import checkpoints as checkpoints_of
 from streaming.queries.checkpoints import MOST_LEFT_BEHIND, left_behind, partitions_of
 from streaming.queries.life import FallbackResult, QueryTools
 from streaming.queries.names import Query, checkpoint_of, further_query, queries_of
@@ -272,8 +273,9 @@ def test_a_fault_of_one_querys_checkpoint_ends_nothing(make: Callable[..., World
 
 
 def test_the_watchers_topic_goes_on_with_its_short_named_checkpoint(
-    make: Callable[..., World], settings: Settings
+    make: Callable[..., World], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(checkpoints_of, "has_connector", lambda: True)  # which wrote it
     _read(settings, f"requests-{sha256(WATCH.encode()).hexdigest()[:8]}", WATCH)
     world = make(WATCH)
     (query,) = [each for each in world.queries.running if each.topics == (WATCH,)]
