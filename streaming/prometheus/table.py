@@ -207,7 +207,7 @@ ACCOUNTS_CHECKED = _gauge(
 QUERY_PARKED = _gauge(
     Group.SERVICE,
     "query_parked",
-    "1 while a query can't read its topic with the connector; the log and `check` name the reason",
+    "1 while a query can't read its topic, or only without the connector; the log and `check` name the reason",
     QUERY,
 )
 LANES = _gauge(
