@@ -110,6 +110,12 @@ LANES = (
         "upto",
     ),
     (
+        "a lane that is listed now is checked as far as its query has read",
+        ACCOUNTS,
+        " if not self._is_listed(partition)}",
+        "}",
+    ),
+    (
         "lanes that a check leaves to a later one are named",
         ACCOUNTS,
         "        if self._later:\n",

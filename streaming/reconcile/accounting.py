@@ -131,6 +131,8 @@ class _Check:
             waiting: lanes with unread messages now. Those that are in neither are checked up to the same number, so
                 that their loss is noticed.
         """
+        # the query of one that is listed now has read further
+        idle = {partition: at for partition, at in idle.items() if not self._is_listed(partition)}
         ordered = fair_by_tenant(idle.keys() - processed.keys())
         self._later = {*ordered[MOST_IDLE_LANES:]}
         if self._later:
@@ -218,6 +220,9 @@ class _Check:
             if partition in self.lanes and self._is_gone(partition):
                 return None
             raise
+
+    def _is_listed(self, partition: str) -> bool:
+        return base_topic(partition) in self._settings.topics.owned
 
     def _is_gone(self, partition: str) -> bool:
         """Whether the partition does not exist. One that exists and is not read still has its unread messages."""

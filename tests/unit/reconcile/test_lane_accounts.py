@@ -1,5 +1,6 @@
 """Accounts of lanes: the service checks those that it processed, and those that had gaps or unread messages before."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from streaming.config.load import load
 from streaming.config.settings import Settings
 from streaming.errors import RefusedError
 from streaming.ports import Pulsar
+from streaming.queries.names import checkpoint_of, further_query
 from streaming.reconcile import accounting
 from streaming.reconcile.accounting import accept_gaps, reconcile
 from streaming.reconcile.gaps import Reconciliation
@@ -186,3 +188,23 @@ def test_unread_messages_are_lost_with_partitions_that_a_lane_has_no_longer(scen
     scene.memory.store(LANE, (7, 0))  # created again with one partition
     for processed in ({}, {LANE: BEFORE_ALL, other: BEFORE_ALL}, {}):
         assert scene.trimmed(scene.check(processed)) == {LANE: (5,), other: (5,)}
+
+
+def test_a_lane_that_is_listed_now_is_checked_as_far_as_its_query_has_read(scene: Scene) -> None:
+    scene.memory.store(LANE, (5, 0))
+    for _ in range(3):
+        scene.memory.publish(LANE)
+    scene.settings = scene.settings.model_copy(
+        update={"state": scene.settings.state.model_copy(update={"receipts_days": 1})}
+    )
+    write_rows(Path(scene.settings.state_dir), "receipts", [(5, 0, -1)], source=LANE)
+    assert scene.check({LANE: (5, 0)}).gaps == []
+    topics = scene.settings.topics
+    listed = topics.model_copy(update={"requests": (*topics.requests, LANE.removesuffix("-partition-0"))})
+    scene.settings = scene.settings.model_copy(update={"topics": listed})
+    checkpoint = Path(checkpoint_of(scene.settings, further_query(listed.requests[-1]).name))
+    for name, content in (("offsets", "v1\n{}\n" + json.dumps({LANE: [8, 5, 16, 2]})), ("commits", "v1\n{}")):
+        (checkpoint / name).mkdir(parents=True)
+        (checkpoint / name / "0").write_text(content)
+    for found in (scene.check(), scene.check(), scene.command()):
+        assert [one.missing for one in found.partitions if one.partition == LANE] == [((5, 1), (5, 2))]
