@@ -104,6 +104,7 @@ SOURCE = (
         "return True",
     ),
     ("counting ahead is bounded", SHARING, "known.counting.fill, shares[part.name])", "known.counting.fill, limits)"),
+    ("a batch has few entries that no reader gets", SHARING, "Weight(_NOT_SENT, ", "Weight(1, "),
     (
         "a batch takes entries of a few partitions at a time",
         SHARING,

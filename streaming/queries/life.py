@@ -169,8 +169,9 @@ class ManagedQuery:
             return
         if self.life.has_to_prove and self.stream.lastProgress is not None:
             self._happened(BatchCommitted())
-        is_planning = str(self.stream.status["message"]).startswith(_PLANNING)
-        self._happened(Planning(self._tools.monotonic(), is_planning))
+        if self._tools.rules.has_fallback:  # our own source waits for messages while it plans
+            is_planning = str(self.stream.status["message"]).startswith(_PLANNING)
+            self._happened(Planning(self._tools.monotonic(), is_planning))
 
     def _end(self) -> None:
         if not self._is_gone():

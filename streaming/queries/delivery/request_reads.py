@@ -16,7 +16,7 @@ from streaming.adapters.pulsar.readers.control_entries import ControlEntries, En
 from streaming.adapters.pulsar.readers.entries import AdminAnswer, messages_of
 from streaming.adapters.pulsar.readers.span_reader import SpanEntry
 from streaming.adapters.pulsar.source.batch_read import batch_entries
-from streaming.adapters.pulsar.source.options import SourceOptions, parse_options
+from streaming.adapters.pulsar.source.options import MOST_WAIT_SECONDS, SourceOptions, parse_options
 from streaming.adapters.pulsar.source.stream import PartitionBatch
 from streaming.config.settings import Settings
 from streaming.queries.delivery.fallback_reads import control_partitions, record_batches
@@ -53,6 +53,8 @@ def options_for(settings: Settings, topics: Sequence[str], *, gives_up: bool) ->
         # Readers get no message after the first of an open transaction, and a sender can open one that never ends. So
         # its messages are dead letters at once (decision 15), and later messages are read.
         "isolation": "read_uncommitted",
+        # a message is read when it arrives, not only at the next trigger
+        "waitSeconds": str(min(settings.service.trigger_seconds, MOST_WAIT_SECONDS)),
         _MOST_BYTES: str(settings.service.max_request_bytes),
         _CONTROLS: ",".join(control_partitions(settings.topics)),
         _GIVES_UP: _YES if gives_up else "",

@@ -14,7 +14,7 @@ from streaming.queries.life import FallbackResult, ManagedQuery, QueryTools, Top
 from streaming.queries.names import Query
 from streaming.state.notes.parked_queries import ParkedQuery
 from udfs.backoff import LONG
-from udfs.query_life import FALLBACK_S, SOON, Phase, Rules
+from udfs.query_life import FALLBACK_S, SOON, Phase, QueryLife, Rules
 
 QUERY = Query("requests-1", ("persistent://acme/reaper/d",))
 BUG, AWAY = Exception("a bug"), UnavailableError("no broker answers")
@@ -261,3 +261,12 @@ def test_a_query_without_a_fallback_is_an_error_only_if_it_fails_again(caplog: p
     assert world.fallbacks == []
     assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.ERROR, logging.INFO]
     assert [parked and (parked.failures, parked.is_read) for parked in world.shown] == [(1, False), (2, False), None]
+
+
+def test_a_source_may_wait_for_messages_while_it_plans() -> None:
+    world = World(has_fallback=False)
+    world.stream.status = {"message": "Getting offsets from our source"}
+    for _ in range(30):
+        world.now_s += 1
+        assert world.step() is False
+    assert world.managed.life == QueryLife()

@@ -15,7 +15,7 @@ from udfs.paths import topic_named
 
 _MOST_MESSAGES = 100_000
 _MOST_BYTES = 256 * 1024 * 1024
-_MOST_WAIT_SECONDS = 60  # Spark can't stop a query while it waits
+MOST_WAIT_SECONDS = 60  # Spark can't stop a query while it waits
 
 
 class Start(StrEnum):
@@ -86,7 +86,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         faults.append("startingPosition: needs the option subscription")
     max_messages = number("maxMessagesPerTrigger", _MOST_MESSAGES)
     max_bytes = number("maxBytesPerTrigger", _MOST_BYTES)
-    wait_seconds = number("waitSeconds", 0, most=_MOST_WAIT_SECONDS)
+    wait_seconds = number("waitSeconds", 0, most=MOST_WAIT_SECONDS)
     isolation = take("isolation", "read_committed", ("read_committed", "read_uncommitted"))
     on_gap = OnGap(take("onDataLoss", OnGap.ROW, tuple(OnGap)))
     pulsar = _pulsar_settings(given, faults)

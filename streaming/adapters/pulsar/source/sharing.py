@@ -21,6 +21,9 @@ log = logging.getLogger("pulsar-frames")
 
 PLANNING_SECONDS = 1.0  # after this time a batch is planned without the partitions that have not answered
 _LATE_SECONDS = 600.0  # so long no batch waits again for a partition that was counted too late
+# Messages as which an entry counts that no reader gets: a task requests it from the admin API, which takes far longer.
+# So a sender can't make a batch read such entries for hours.
+_NOT_SENT = 50
 _ROUNDS = 8  # of sharing what other topics did not use
 _MOST_READERS = 200  # partitions of a batch, and readers that are kept open
 
@@ -142,7 +145,7 @@ class Sharing:
             part.is_read = True
             return False
         if part.name not in self._open:
-            uncounted = Weight(1, max(1, bytes_of(spans, part.stats) // count_of(spans)))
+            uncounted = Weight(_NOT_SENT, max(1, bytes_of(spans, part.stats) // count_of(spans)))
             counting = Counting(self._broker, part.name, uncounted=uncounted, reads_uncommitted=self._reads_uncommitted)
             self._open[part.name] = _Open(counting, part.resumed.at)
         self._open[part.name].counting.update(spans)

@@ -194,6 +194,15 @@ def test_entries_that_no_reader_gets_are_part_of_a_batch(broker: MemorySourceBro
     assert _next(stream, offset)[1] == {partition: 2}
 
 
+def test_a_batch_has_few_entries_that_no_reader_gets(broker: MemorySourceBroker, opened: Streams) -> None:
+    (partition,) = broker.create(A)
+    stream = opened(A, reads_uncommitted=True)
+    offset = stream.initial()
+    broker.open_transaction(partition)
+    _publish(broker, partition, 100)
+    assert _next(stream, offset, Limits(messages=1000))[1] == {partition: 20}, "each counts as 50 messages"
+
+
 def test_an_open_transaction_holds_back_later_entries_unless_they_are_wanted(
     broker: MemorySourceBroker, opened: Streams
 ) -> None:
