@@ -32,6 +32,7 @@ SOURCE = (
     ("entries deleted after a batch was planned are reported", READ, "    lost += map(row_of_trimmed, trimmed)\n", ""),
     ("a batch reports the gap before it", READ, "[] if batch.gap is None else [row_of_gap(batch.gap)]", "[]"),
     ("a gap is excluded only by the broker's newest entry", PLANNING, "stats.last_confirmed is None or ", ""),
+    ("a gap is reported once", PLANNING, "gap=None if resumed == start else resumed.gap,", "gap=resumed.gap,"),
     ("entries that were seen make a gap certain", PLANNING, "is_certain=start.seen > start.at", "is_certain=False"),
     ("only the end of a closed ledger moves on", PLANNING, "at[1] >= entries - 1", "at[1] >= entries - 2"),
     ("a partition older than its offset is refused", PLANNING, "if ledgers[-1] < start.at[0]:", "if False:"),

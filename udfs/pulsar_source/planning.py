@@ -89,6 +89,7 @@ def advance(
         seen=max(stats.last, admitted),
         after=start.at,
         spans=tuple(spans),
+        gap=None if resumed == start else resumed.gap,  # the gap of `start` was in the batch before
     )
 
 

@@ -107,6 +107,7 @@ def test_a_gap_before_the_entries_of_a_batch_is_part_of_its_offset() -> None:
     end = advance(resume(start, stats), start, (12, 1), stats)
     assert end.gap == Gap((9, 5), (12, -1), is_certain=True)
     assert (end.after, end.spans, end.at) == ((9, 5), (EntrySpan(12, 0, 1),), (12, 1))
+    assert advance(resume(end, stats), end, (12, 2), stats).gap is None, "a gap is in one batch"
 
 
 def test_a_partition_with_only_older_ledgers_is_refused() -> None:

@@ -259,11 +259,13 @@ def test_deleted_entries_are_reported_and_the_rest_is_read(broker: MemorySourceB
     offset, _read_first = _next(stream, offset, Limits(messages=2))
     broker.expire(partition)
     kept = broker.roll(partition)
-    _publish(broker, partition, 1)
-    end = stream.latest_offset(offset, ALL)
+    _publish(broker, partition, 2)
+    end = stream.latest_offset(offset, Limits(messages=1))
     (batch,) = stream.partitions(offset, end)
     assert batch.gap is not None
     assert (batch.gap.is_certain, batch.gap.before, batch.spans) == (True, (kept, -1), (EntrySpan(kept, 0, 0),))
+    (later,) = stream.partitions(end, stream.latest_offset(end, ALL))
+    assert (later.gap, later.spans) == (None, (EntrySpan(kept, 1, 1),)), "a gap is reported once"
     with pytest.raises(SafetyError, match="onDataLoss"):
         opened(A, on_gap=OnGap.FAIL).partitions(offset, end)
 
