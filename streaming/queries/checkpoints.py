@@ -18,6 +18,7 @@ from udfs.formats.errors import FormatError
 from udfs.formats.internal_stats import Position
 from udfs.formats.spark_offsets import StoredOffsets, Writer, parse_offsets
 from udfs.paths import base_topic, partition_index
+from udfs.requests.lanes import ALL_LANES
 
 NOTHING_READ: Position = (-1, -1)
 MOST_LEFT_BEHIND = 20  # each takes a read of the store and a request to a broker
@@ -167,7 +168,8 @@ def left_behind(
         for name in names[:MOST_LEFT_BEHIND]
         for topic in sorted({base_topic(partition) for partition in partitions_of(location_of(settings, name))} - read)
     ]
-    unread = sorted(topic for topic in claimed if not (topic in settings.topics.claims or settings.topics.takes(topic)))
+    others = {*claimed} - {*settings.topics.claims, ALL_LANES}
+    unread = sorted(topic for topic in others if not settings.topics.takes(topic))
     sentences += [
         f"{topic}, which this service owns, {_why_unread(count)}. If that is intended: `ledger-reaper release --topic "
         f"{topic}`."
