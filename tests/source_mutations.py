@@ -161,6 +161,12 @@ SOURCE = (
         "self.slots.is_slow(query) or not others_wait()",
         "True",
     ),
+    (
+        "a batch whose rows changed while it was processed runs again",
+        BATCHES,
+        "self._ends(query, batch_id, delivered) != ends",
+        "False",
+    ),
     ("a row about a read is no message", BATCHES, "delivered.where(F.col(c.POSITION_BATCH).isNotNull())", "delivered"),
     ("a certain loss is noted", LOST_ENTRIES, "                if loss.is_certain:\n", "                if False:\n"),
     (

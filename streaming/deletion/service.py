@@ -103,6 +103,7 @@ class LedgerDeletionService:
             completed = self.completed(query, batch_id, delivered)
             rows = completed.rows
             self.take(query, rows, batch_id, completed.extent)
+            completed.confirm()
             if completed.worked_off:
                 self.note(completed.worked_off)
         finally:

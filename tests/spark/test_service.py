@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from streaming.deletion.service import LedgerDeletionService, bounds_of
-from streaming.errors import SafetyError
+from streaming.errors import SafetyError, UnavailableError
 from streaming.queries.delivery.completion import Completed, Extent
 from streaming.schemas import REQUESTS
 from streaming.state.receipts import ChunkSummary
@@ -99,6 +99,20 @@ def test_a_small_batch_is_one_chunk_and_the_first_batch_leaves_out_messages_with
     service.process(REQUESTS, _source(spark, 1), 2)
     assert receipts.swept == [(1, [("0", 1), ("1", 1)]), (2, [("0", 0), ("0", 1), ("1", 0), ("1", 1)])]
     assert receipts.queries == 2
+
+
+def test_a_batch_that_was_not_processed_whole_is_not_committed(spark: SparkSession) -> None:
+    service = _service(Receipts(), chunk_rows=10)
+    processed: list[int] = []
+
+    def confirm() -> None:
+        processed.append(service.receipts.newest_chunk)
+        raise UnavailableError("changed")
+
+    service.completed = lambda _query, _batch_id, delivered: Completed(delivered, confirm=confirm)
+    with pytest.raises(UnavailableError, match="changed"):
+        service.process(REQUESTS, _source(spark, 2), 0)
+    assert processed == [1]
 
 
 def test_a_replayed_batch_without_rows_publishes_the_chunk_that_was_interrupted(spark: SparkSession) -> None:

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
@@ -68,7 +70,7 @@ class Batches:
         )
 
 
-def _rows(batches: Iterator[pa.RecordBatch], failure: str) -> Iterator[pa.RecordBatch]:
+def _rows(batches: Iterator[pa.RecordBatch], failure: str, deleted: Path | None) -> Iterator[pa.RecordBatch]:
     blank = dict.fromkeys(schemas.MESSAGE.names)
     for batch in batches:
         for name in batch.column(0).to_pylist():
@@ -78,12 +80,15 @@ def _rows(batches: Iterator[pa.RecordBatch], failure: str) -> Iterator[pa.Record
                 blank | {c.SOURCE: name, c.POSITION_LEDGER: 7, c.POSITION_ENTRY: n, c.POSITION_BATCH: -1, c.ROW: n}
                 for n in range(MESSAGES[name])
             ]
-            yield pa.RecordBatch.from_pylist([*rows, end_row(name, ENDS[name])], schema=schemas.MESSAGE)
+            end = ENDS[name]
+            if deleted is not None and deleted.exists():
+                end = replace(end, lost=(LOSS,))
+            yield pa.RecordBatch.from_pylist([*rows, end_row(name, end)], schema=schemas.MESSAGE)
 
 
-def _source(spark: SparkSession, failure: str = "") -> DataFrame:
+def _source(spark: SparkSession, failure: str = "", deleted: Path | None = None) -> DataFrame:
     names = spark.createDataFrame([(name,) for name in ENDS], "name string").coalesce(1)
-    return names.mapInArrow(partial(_rows, failure=failure), from_arrow_schema(schemas.MESSAGE))
+    return names.mapInArrow(partial(_rows, failure=failure, deleted=deleted), from_arrow_schema(schemas.MESSAGE))
 
 
 def test_a_batch_is_its_messages_with_bounds_and_losses(spark: SparkSession) -> None:
@@ -98,6 +103,22 @@ def test_a_batch_is_its_messages_with_bounds_and_losses(spark: SparkSession) -> 
     assert completed.worked_off == {"b": (EntrySpan(9, 0, 0),)}
     assert batches.reported == [{"c": (LOSS,)}]
     assert batches.slots.held == [1]
+
+
+@pytest.mark.parametrize("is_cluster", [True, False])
+def test_a_batch_whose_rows_change_while_it_is_processed_runs_again(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_cluster: bool
+) -> None:
+    monkeypatch.setattr(source_batches, "is_local", lambda _master: not is_cluster)
+    batches, deleted = Batches(), tmp_path / "deleted"
+    completed = batches.batches(QUERY, 1, _source(spark, deleted=deleted))  # not persisted, so it is read each time
+    completed.confirm()
+    deleted.touch()
+    if not is_cluster:  # an executor on this machine is lost with the driver
+        completed.confirm()
+        return
+    with pytest.raises(UnavailableError, match="other entries than before"):
+        completed.confirm()
 
 
 def test_entries_are_given_up_after_ten_minutes_in_which_each_batch_failed_for_them(spark: SparkSession) -> None:

@@ -73,6 +73,8 @@ class Completed:
     extent: Extent | None = None  # if it is known
     # the batch's entries, if the fallback read some of them: those entries need not contain a message
     worked_off: Spans = field(default_factory=dict)
+    # called after the rows were processed; raises UnavailableError if not all of them were the rows of one read
+    confirm: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

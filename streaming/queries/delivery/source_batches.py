@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from streaming.errors import UnavailableError
 from streaming.queries.delivery.completion import MOST_SECONDS_WHILE_OTHERS_WAIT, Completed, Extent, base_seconds
 from streaming.queries.delivery.read_end import ReadEnd, end_in
 from streaming.queries.delivery.slots import ReadSlots
 from streaming.queries.delivery.withheld import Withheld
 from streaming.spark.job_limit import limited
+from streaming.spark.submitted import is_local
 from streaming.state.notes.lost_entries import Loss
 from udfs import columns as c
 
@@ -41,10 +43,21 @@ class SourceBatches:
             self.report(lost)
         ledgers = [end.oldest_ledger for end in ends.values() if end.oldest_ledger is not None]
         last_rows = {partition: end.last_row for partition, end in ends.items() if end.last_row >= 0}
+
+        def confirm() -> None:
+            # Spark reads a partition again if its executor is lost. By then, Pulsar may have deleted entries, or may
+            # return others than before; then numbers of rows shift between chunks, and messages would be in none.
+            if not is_local(_master(delivered)) and self._ends(query, batch_id, delivered) != ends:
+                raise UnavailableError(
+                    f"{query}, batch {batch_id}: an executor was lost, and Pulsar returned other entries than before; "
+                    "the batch runs again"
+                )
+
         return Completed(
             delivered.where(F.col(c.POSITION_BATCH).isNotNull()),
             Extent(last_rows, min(ledgers)) if ledgers else None,
             {partition: end.empty for partition, end in ends.items() if end.empty},
+            confirm,
         )
 
     def gives_up(self, query: str) -> bool:
@@ -59,7 +72,7 @@ class SourceBatches:
     def _ends(self, query: str, batch_id: int, delivered: DataFrame) -> dict[str, ReadEnd]:
         withheld = self._withheld.setdefault(query, Withheld())
         spark = delivered.sparkSession
-        base_s = base_seconds(spark.sparkContext.master or "", self.reading_seconds)
+        base_s = base_seconds(_master(delivered), self.reading_seconds)
         with self.slots.of(query, delivered.rdd.getNumPartitions()) as others_wait:
 
             def seconds() -> float:
@@ -71,6 +84,10 @@ class SourceBatches:
             what = f"{query}, batch {batch_id}: reading"
             with withheld.noted(self.monotonic()), limited(spark, seconds, what):
                 return {row[c.SOURCE]: end_in(row) for row in ends_of(delivered).collect()}
+
+
+def _master(rows: DataFrame) -> str:
+    return rows.sparkSession.sparkContext.master or ""
 
 
 def ends_of(delivered: DataFrame) -> DataFrame:
