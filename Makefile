@@ -66,6 +66,13 @@ test-versions: setup ## Run the main scenes on each version of Pulsar (PULSAR=5.
 	@LEDGER_REAPER_TEST_PULSAR="$(PULSAR)" $(BIN)/python -m pytest tests/integration/test_pulsar_versions.py -m long \
 	  --durations=0 --durations-min=1
 
+.PHONY: test-spark4
+test-spark4: ## Run the tests of Spark and the main scene of the service with PySpark 4 (about four minutes)
+	@$(MAKE) --no-print-directory setup SPARK=4.3
+	@.venv-spark4/bin/python -m pytest tests/spark tests/integration/test_service.py \
+	  tests/integration/test_spark4_source.py::test_the_example_copies_topics_and_continues \
+	  -m "not long or long and cluster" --numprocesses 2 --dist loadgroup --no-loadscope-reorder --durations=10
+
 .PHONY: test-model
 test-model: setup ## Run the model test for long (LEDGER_REAPER_MODEL_EXAMPLES=2000)
 	@LEDGER_REAPER_MODEL_EXAMPLES=$${LEDGER_REAPER_MODEL_EXAMPLES:-2000} $(BIN)/python -m pytest tests/model --timeout 7200
