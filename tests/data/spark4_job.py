@@ -53,15 +53,11 @@ def run(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
 
     started_s = time.monotonic()
     interval = command.get("trigger")  # of a query that runs for some seconds
-    query = (
-        spark.readStream.format(NAME)
-        .options(**command["options"])
-        .load()
-        .writeStream.option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(**({"processingTime": interval} if interval else {"availableNow": True}))
-        .foreachBatch(write)
-        .start()
+    stream = spark.readStream.format(NAME).options(**command["options"]).load().writeStream
+    stream = (stream.foreachBatch(write) if command["writes"] else stream.format("noop")).option(
+        "checkpointLocation", str(folder / "checkpoint")
     )
+    query = stream.trigger(**({"processingTime": interval} if interval else {"availableNow": True})).start()
     try:
         query.awaitTermination(*([command["seconds"]] if interval else []))
         query.stop()

@@ -80,7 +80,7 @@ local_dir = "{here}/spark"
 port = 0
 """
 
-collect_ignore = ["test_spark4_source.py"] if has_connector() else []  # it needs PySpark 4
+collect_ignore = ["test_spark4_faults.py", "test_spark4_source.py"] if has_connector() else []  # it needs PySpark 4
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

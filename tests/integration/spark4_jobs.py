@@ -34,13 +34,25 @@ class Jobs:
     log: Path
 
     def run(
-        self, folder: Path, options: Mapping[str, str], *, dies_at: int = 0, trigger: str = "", seconds: float = 0
+        self,
+        folder: Path,
+        options: Mapping[str, str],
+        *,
+        dies_at: int = 0,
+        trigger: str = "",
+        seconds: float = 0,
+        writes: bool = True,
     ) -> dict[str, Any]:
         """Run a query until everything is read, or with a trigger for some seconds; return its progress, or its error.
 
-        Raises KilledError if it died at that effect.
+        writes: the rows of each batch, for rows(). Raises KilledError if it died at that effect.
         """
-        command: dict[str, Any] = {"folder": str(folder), "options": dict(options), "dies_at": dies_at}
+        command: dict[str, Any] = {
+            "folder": str(folder),
+            "options": dict(options),
+            "dies_at": dies_at,
+            "writes": writes,
+        }
         command |= {"trigger": trigger, "seconds": seconds} if trigger else {}
         assert self.process.stdin is not None
         assert self.process.stdout is not None
