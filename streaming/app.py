@@ -27,6 +27,7 @@ from streaming.prometheus import table
 from streaming.prometheus.server import serving
 from streaming.prometheus.table import Group
 from streaming.queries.checkpoints import refuse_changes, refuse_other_writer, what_is_left
+from streaming.queries.first_batch import fix_first_batches
 from streaming.queries.names import queries_of
 from streaming.queries.short_names import adopt_short_name
 from streaming.signals import on_signals
@@ -105,6 +106,7 @@ def _run(
         for query in queries_of(settings):
             adopt_short_name(settings, query)
         refuse_changes(settings, instance.admin.partitions)
+        fix_first_batches(settings, instance.admin, queries_of(settings))
         spark = _taken(take_spark, stop)
         try:
             spark.conf.set(ROWS_PER_BATCH, MESSAGES_PER_BATCH)

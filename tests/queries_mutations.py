@@ -4,6 +4,7 @@ NAMES, SHORT_NAMES = "streaming/queries/names.py", "streaming/queries/short_name
 OWNED, FORMER = "streaming/deletion/lanes/owned.py", "streaming/queries/former_queries.py"
 LIFE = "streaming/queries/life.py"
 CHECKPOINTS, CONVERSION = "streaming/queries/checkpoints.py", "streaming/queries/conversion.py"
+STORED, FIRST_BATCH = "streaming/queries/stored_checkpoint.py", "streaming/queries/first_batch.py"
 CONVERTED, CONVERT = "udfs/pulsar_source/conversion.py", "streaming/cli/checkpoints.py"
 LIFE_TABLE = "udfs/query_life.py"
 FALLBACK = "streaming/deletion/fallback.py"
@@ -23,6 +24,8 @@ TESTS = {
     FORMER: ("tests/unit/queries/test_former_queries.py",),
     CHECKPOINTS: ("tests/unit/queries",),
     CONVERSION: ("tests/unit/queries",),
+    STORED: ("tests/unit/queries",),
+    FIRST_BATCH: ("tests/unit/queries/test_first_batch.py",),
     CONVERTED: ("tests/unit/udfs/pulsar_source/test_conversion.py",),
     CONVERT: ("tests/unit/cli/test_checkpoints.py",),
     LIFE: ("tests/unit/queries",),
@@ -106,13 +109,13 @@ QUERIES = (
     ),
     (
         "entries with a receipt are in the first batch",
-        CONVERSION,
+        STORED,
         "for table in (receipts.TABLE, waiting.TABLE):",
         "for table in (waiting.TABLE,):",
     ),
     (
         "retries that wait are in the first batch",
-        CONVERSION,
+        STORED,
         "for table in (receipts.TABLE, waiting.TABLE):",
         "for table in (receipts.TABLE,):",
     ),
@@ -124,13 +127,13 @@ QUERIES = (
     ),
     (
         "a damaged checkpoint is not converted",
-        CONVERSION,
+        STORED,
         "metadata is None or committed not in (started, started - 1)",
         "metadata is None",
     ),
     (
         "a checkpoint of two writers is not converted",
-        CONVERSION,
+        STORED,
         "before is not None and before.writer is not newest.writer",
         "False",
     ),
@@ -139,6 +142,18 @@ QUERIES = (
         CONVERTED,
         "    if upto[1] >= 0 and upto > stats.last:\n",
         "    if False:\n",
+    ),
+    (
+        "a query's first batch has all messages with receipts",
+        FIRST_BATCH,
+        "max(resumed.at, min(upto, stats.last))",
+        "resumed.at",
+    ),
+    (
+        "a first batch that is fixed starts where the query was",
+        FIRST_BATCH,
+        "start = committed.get(name) or first_offset(stats)",
+        "start = first_offset(stats)",
     ),
     ("a converted position keeps what was stored", CONVERTED, "seen=max(start.at, stats.last)", "seen=start.at"),
     ("a loss before the conversion is not certain", CONVERTED, " if is_stored else start\n", "\n"),

@@ -9,9 +9,8 @@ udfs/pulsar_source/conversion.py decides for each partition, and refuses what ca
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import pyarrow.fs as pafs
@@ -19,23 +18,15 @@ import pyarrow.fs as pafs
 from streaming.config.settings import Settings
 from streaming.errors import SafetyError
 from streaming.ports import TopicAdmin
-from streaming.queries.checkpoints import (
-    CONVERTING,
-    copy_resumed,
-    location_of,
-    newest_number,
-    offsets_in,
-    root_of,
-)
-from streaming.queries.delivery.batches import COMMIT
-from streaming.queries.names import FURTHER, VERSION, checkpoint_of
+from streaming.queries.checkpoints import CONVERTING, copy_resumed, root_of
+from streaming.queries.names import FURTHER, VERSION
+from streaming.queries.stored_checkpoint import StoredCheckpoint, newest_done, stats_of
 from streaming.schemas import REQUESTS, RETRY
-from streaming.state import receipts, waiting
 from streaming.state.filesystem import Folder, below, folder_of, translated
 from udfs.entry_ranges import count_of
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
-from udfs.formats.spark_offsets import VERSION_LINE, StoredOffsets, Writer, connector_offset, frames_offset
-from udfs.paths import base_topic, partition_index
+from udfs.formats.spark_offsets import Writer, connector_offset, frames_offset
+from udfs.paths import base_topic
 from udfs.pulsar_source.conversion import FramesPart, NotConvertibleError, to_connector, to_frames
 
 _Part = TypeVar("_Part")
@@ -81,13 +72,14 @@ def plan(settings: Settings, admin: TopicAdmin, writer: Writer, stamp: str) -> P
     Raises SafetyError, which names all that can't be converted, and UnavailableError.
     """
     names = [name for name in folder_of(root_of(settings)).folders() if _is_query(name)]
-    found = [each for name in names if (each := _Checkpoint.read(settings, name)) and each.newest.writer is not writer]
+    stored = [each for name in names if (each := StoredCheckpoint.read(settings, name)) is not None]
+    found = [each for each in stored if each.newest.writer is not writer]
     topics = {topic for each in found for topic in each.topics}
-    done = _newest_done(settings.state_dir, topics) if writer is Writer.FRAMES else {}
+    done = newest_done(settings.state_dir, topics) if writer is Writer.FRAMES else {}
     converted, faults = [], []
     for checkpoint in found:
         try:
-            converted.append(checkpoint.converted(admin, done))
+            converted.append(_converted(checkpoint, admin, done))
         except _RefusedError as error:
             faults += [f"{checkpoint.shown}, {fault}" for fault in error.faults]
     if faults:
@@ -121,97 +113,46 @@ class _RefusedError(Exception):
         self.faults = faults
 
 
-@dataclass(frozen=True, slots=True)
-class _Checkpoint:
-    """A checkpoint as it is."""
+def _converted(stored: StoredCheckpoint, admin: TopicAdmin, done: Mapping[str, Position]) -> Converted:
+    """Convert a checkpoint. Raises _RefusedError, UnavailableError.
 
-    query: str
-    shown: str
-    metadata: str  # contents of the file
-    started: int  # number of the last started batch
-    newest: StoredOffsets  # of that batch
-    spark_line: str  # Spark's own line in the same file
-    committed: int  # number of the last committed batch; -1: none was
-    before: StoredOffsets | None  # of that batch
+    done: by partition, the newest entry that may have been processed.
+    """
+    partitions = {*stored.newest.positions, *(stored.before.positions if stored.before else ())}
+    if stored.newest.writer is Writer.FRAMES:
+        return _to_connector(stored, stats_of(admin, partitions))
+    partitions |= {partition for partition in done if base_topic(partition) in stored.topics}
+    return _to_frames(stored, stats_of(admin, partitions), done)
 
-    @classmethod
-    def read(cls, settings: Settings, name: str) -> "_Checkpoint | None":
-        """Return a query's checkpoint; None if it has no batch. Raises UnavailableError, SafetyError."""
-        location, where = location_of(settings, name), checkpoint_of(settings, name)
-        folder = folder_of(location)
-        started, committed = newest_number(location, "offsets"), newest_number(location, "commits")
-        if started < 0 and committed < 0:
-            return None
-        metadata = folder.read("metadata")
-        if metadata is None or committed not in (started, started - 1):
-            raise SafetyError(
-                f"{where} is damaged: batch {started} was started last, and {committed} committed last; "
-                "see checkpoints/README.md, `Damaged?`"
-            )
-        newest = offsets_in(folder, f"offsets/{started}")
-        before = offsets_in(folder, f"offsets/{committed}") if committed >= 0 else None
-        if before is not None and before.writer is not newest.writer:
-            raise SafetyError(f"{where} has batches of {before.writer} and of {newest.writer}: move it away")
-        spark_line = (folder.read(f"offsets/{started}") or b"").decode().splitlines()[1]
-        return cls(name, where, metadata.decode(), started, newest, spark_line, committed, before)
 
-    @property
-    def topics(self) -> set[str]:
-        """The topics that were read."""
-        return {base_topic(partition) for partition in self.newest.positions}
+def _to_frames(
+    stored: StoredCheckpoint, stats: Mapping[str, InternalStats | None], done: Mapping[str, Position]
+) -> Converted:
+    committed = stored.before.positions if stored.before else {}
+    started = stored.newest.positions if stored.started > stored.committed else {}
 
-    def converted(self, admin: TopicAdmin, done: Mapping[str, Position]) -> Converted:
-        """Convert it. Raises _RefusedError, UnavailableError.
+    def part(name: str) -> FramesPart:
+        upto = max(started.get(name, BEFORE_ALL), done.get(name, BEFORE_ALL))
+        return to_frames(committed.get(name, BEFORE_ALL), upto, stats[name])
 
-        done: by partition, the newest entry that may have been processed.
-        """
-        partitions = {*self.newest.positions, *(self.before.positions if self.before else ())}
-        if self.newest.writer is Writer.FRAMES:
-            return self._to_connector(_stats(admin, partitions))
-        partitions |= {partition for partition in done if base_topic(partition) in self.topics}
-        return self._to_frames(_stats(admin, partitions), done)
+    parts = _each(stats, part)
+    read = {name: part.committed for name, part in parts.items() if part.committed is not None}
+    repeated = {name: part.repeated for name, part in parts.items() if part.repeated is not None}
+    files = stored.files(frames_offset(read))
+    says = f"{stored.query}: read up to batch {stored.number}"
+    if repeated:
+        files[f"offsets/{stored.number + 1}"] = stored.offsets(frames_offset(read | repeated))
+        entries = sum(count_of(part.spans) for part in repeated.values())
+        says += f"; the first batch is the next {entries:,} entries, because these may have receipts"
+    return Converted(stored.query, files, says)
 
-    def _to_frames(self, stats: Mapping[str, InternalStats | None], done: Mapping[str, Position]) -> Converted:
-        committed = self.before.positions if self.before else {}
-        started = self.newest.positions if self.started > self.committed else {}
 
-        def part(name: str) -> FramesPart:
-            upto = max(started.get(name, BEFORE_ALL), done.get(name, BEFORE_ALL))
-            return to_frames(committed.get(name, BEFORE_ALL), upto, stats[name])
-
-        parts = _each(stats, part)
-        read = {name: part.committed for name, part in parts.items() if part.committed is not None}
-        repeated = {name: part.repeated for name, part in parts.items() if part.repeated is not None}
-        files = self._files(frames_offset(read))
-        says = f"{self.query}: read up to batch {self.number}"
-        if repeated:
-            files[f"offsets/{self.number + 1}"] = self._offsets(frames_offset(read | repeated))
-            entries = sum(count_of(part.spans) for part in repeated.values())
-            says += f"; the first batch is the next {entries:,} entries, because these may have receipts"
-        return Converted(self.query, files, says)
-
-    def _to_connector(self, stats: Mapping[str, InternalStats | None]) -> Converted:
-        committed = self.before.frames if self.before else {}
-        started = self.newest.frames if self.started > self.committed else {}
-        positions = _each(stats, lambda name: to_connector(committed.get(name), started.get(name), stats[name]))
-        says = f"{self.query}: read up to batch {self.number}; the first batch is all later entries"
-        return Converted(self.query, self._files(connector_offset(positions)), says)
-
-    @property
-    def number(self) -> int:
-        """The last committed batch of the converted checkpoint, which has one even if nothing was committed before."""
-        return max(self.committed, 0)
-
-    def _files(self, offset: str) -> dict[str, str]:
-        """Return the files of a checkpoint whose last batch is committed."""
-        return {
-            "metadata": self.metadata,
-            f"offsets/{self.number}": self._offsets(offset),
-            f"commits/{self.number}": COMMIT,
-        }
-
-    def _offsets(self, offset: str) -> str:
-        return f"{VERSION_LINE}\n{self.spark_line}\n{offset}"
+def _to_connector(stored: StoredCheckpoint, stats: Mapping[str, InternalStats | None]) -> Converted:
+    committed = stored.before.frames if stored.before else {}
+    started = stored.newest.frames if stored.started > stored.committed else {}
+    positions = _each(stats, lambda name: to_connector(committed.get(name), started.get(name), stats[name]))
+    says = f"{stored.query}: read up to batch {stored.number}; the first batch is all later entries"
+    return Converted(stored.query, stored.files(connector_offset(positions)), says)
 
 
 def _each(stats: Mapping[str, InternalStats | None], convert: Callable[[str], _Part]) -> dict[str, _Part]:
@@ -225,34 +166,6 @@ def _each(stats: Mapping[str, InternalStats | None], convert: Callable[[str], _P
     if faults:
         raise _RefusedError(faults)
     return converted
-
-
-def _stats(admin: TopicAdmin, partitions: Iterable[str]) -> dict[str, InternalStats | None]:
-    """Return the stats of each partition; None: it does not exist."""
-    counts: dict[str, int | None] = {}
-    stats: dict[str, InternalStats | None] = {}
-    for partition in partitions:
-        topic, index = base_topic(partition), partition_index(partition)
-        if topic not in counts:
-            counts[topic] = admin.partitions(topic)
-        count = counts[topic]
-        exists = count is not None and (index < count if index >= 0 else count == 0)
-        stats[partition] = admin.internal_stats(partition) if exists else None
-    return stats
-
-
-def _newest_done(state_dir: str, topics: Collection[str]) -> dict[str, Position]:
-    """Return, by partition, the newest entry that has a receipt or waits as a retry."""
-
-    @lru_cache(maxsize=4096)
-    def is_wanted(partition: str) -> bool:
-        return base_topic(partition) in topics
-
-    done: dict[str, Position] = {}
-    for table in (receipts.TABLE, waiting.TABLE):
-        for partition, at in receipts.newest_positions(state_dir, is_wanted, table=table).items():
-            done[partition] = max(at, done.get(partition, at))
-    return done
 
 
 def _empty(folder: Folder) -> None:

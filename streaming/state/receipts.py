@@ -277,7 +277,9 @@ def _present(table: Table, columns: Collection[str]) -> list[str]:
     return [name for name in columns if name in present]
 
 
-def newest_positions(state_dir: str, is_wanted: Callable[[str], bool], *, table: str = TABLE) -> "dict[str, Position]":
+def newest_positions(
+    state_dir: str, is_wanted: Callable[[str], bool], condition: Any = None, *, table: str = TABLE
+) -> "dict[str, Position]":
     """Return the newest entry that has a receipt, by source, for the sources that are wanted. Raises UnavailableError.
 
     Sources are full names of partitions. table: another table of messages, instead of the receipts.
@@ -285,7 +287,7 @@ def newest_positions(state_dir: str, is_wanted: Callable[[str], bool], *, table:
     positions: dict[str, Position] = {}
     found = opened(state_dir, table)
     keys = [c.SOURCE, c.POSITION_LEDGER]
-    for batch in scan(found, None, [*keys, c.POSITION_ENTRY]) if found is not None else ():
+    for batch in scan(found, condition, [*keys, c.POSITION_ENTRY]) if found is not None else ():
         for row in pa.Table.from_batches([batch]).group_by(keys).aggregate([(c.POSITION_ENTRY, "max")]).to_pylist():
             source, position = row[c.SOURCE], (row[c.POSITION_LEDGER], row[f"{c.POSITION_ENTRY}_max"])
             if source and is_wanted(source):

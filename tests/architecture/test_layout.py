@@ -99,6 +99,7 @@ COVERED = {
     "streaming.queries.delivery.completion": "tests/spark/test_completion.py",
     "streaming.queries.delivery.source_batches": "tests/spark/test_source_batches.py",
     "streaming.queries.names": "tests/unit/queries/test_running.py",
+    "streaming.queries.stored_checkpoint": "tests/unit/queries/test_conversion.py",
     "streaming.sandbox.parts.part_clients": "tests/integration/test_cluster.py",
     "streaming.sandbox.cluster": "tests/integration/test_cluster.py",
     "streaming.sandbox.disk_usage": "tests/integration/test_cluster.py",

@@ -103,6 +103,10 @@ def test_each_message_is_processed_once_on_the_way_to_pyspark_4_and_back(
     assert "nothing was read or deleted" in service.run("run", "--until-idle", code=2)
     _send(service, FIRST + 1010, 500)
     _on_4(service, "run", "--until-idle")
+    done = _with_receipt(settings)
+    Path(checkpoint).rename(tmp_path / "retired")
+    assert "up to the newest receipt" in _on_4(service, "run", "--until-idle")
+    assert _with_receipt(settings) == done, "a retired checkpoint repeats nothing"
     _send(service, FIRST + 1510, 1000)
     with monkeypatch.context() as killing:
         load_hook(killing, "crash", CRASH_PIDS=tmp_path / "pid", CRASH_AT=MIDDLE)
