@@ -14,7 +14,7 @@ else ifeq ($(SPARK),4.3)
 EXTRA := spark4
 VENV := .venv-spark4
 CONSTRAINTS := constraints-spark4.txt
-PYTHONS := 3.11
+PYTHONS := 3.11 3.12 3.13
 else
 $(error SPARK is 3.5 or 4.3)
 endif

@@ -18,7 +18,7 @@ into=${1:?name the folder to install into, for example /opt/ledger-reaper}
 python=${PYTHON:-python3.11}
 case ${SPARK:-3.5} in
   3.5) extra=spark35 constraints=constraints.txt pythons="3.11" ;;
-  4.3) extra=spark4 constraints=constraints-spark4.txt pythons="3.11" ;;
+  4.3) extra=spark4 constraints=constraints-spark4.txt pythons="3.11 3.12 3.13" ;;
   *) echo "SPARK is 3.5 or 4.3, not $SPARK" >&2; exit 1 ;;
 esac
 

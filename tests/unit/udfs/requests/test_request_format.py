@@ -199,7 +199,7 @@ def test_requests_are_read(fields: dict[str, Any], request_: PendingDelete) -> N
         pytest.param(b'{"ledgerId": ' + b"9" * 5000 + b"}", Reason.NOT_JSON, id="a number of 5000 digits"),
         pytest.param(b"[" * 60_000, Reason.NOT_JSON, id="deep nesting, open"),
         pytest.param(b"[" * 30_000 + b"]" * 30_000, Reason.NOT_JSON, id="deep nesting, closed"),
-        pytest.param(b'{"a":' * 9_000 + b"1" + b"}" * 9_000, Reason.NOT_JSON, id="deep objects"),
+        pytest.param(b'{"a":' * 10_900 + b"1" + b"}" * 10_900, Reason.NOT_JSON, id="deep objects"),
         pytest.param(b'{"ledgerId": 1, "ledgerId": 2}', Reason.NOT_JSON, id="a field twice"),
         pytest.param(b'"' + b"x" * (MAX_REQUEST_BYTES - 1) + b'"', Reason.TOO_LARGE, id="too large"),
         pytest.param(b'"' + b"x" * (MAX_REQUEST_BYTES - 2) + b'"', Reason.WRONG_TYPE, id="just not too large"),
