@@ -176,7 +176,13 @@ QUERIES = (
         "if batch is not None and any(without(batch.spans, stored)):",
         "if False:",
     ),
-    ("a running service's checkpoints are not converted", CONVERT, ", control.stopped(settings, clients.store):", ":"),
+    (
+        "a running service's checkpoints are not converted",
+        CONVERT,
+        ", control.stopped(settings, clients.store) as lost:\n",
+        ":\n        import threading\n\n        lost = threading.Event()\n",
+    ),
+    ("no checkpoints are converted once the lock may be lost", CONVERT, "    if lost.is_set():", "    if False:"),
     ("only a service's own directories are converted", CONVERT, "        _require_own(settings, clients)\n", ""),
     ("receipts of another service prove nothing", CONVERT, "    own_state(clients.store, settings)\n", ""),
     (

@@ -8,10 +8,12 @@ from streaming.arrow import load_datasets
 from streaming.cli.history import Unchanged, Why, record
 from streaming.cli.options import Config, DryRun, Yes, confirm, require_terminal, settings_with_state
 from streaming.clock import SystemClock
-from streaming.errors import ConfigError
+from streaming.errors import ConfigError, UnavailableError
 from streaming.terminal import count_of, say
 
 if TYPE_CHECKING:
+    from threading import Event
+
     from streaming.clients import CommandClients
     from streaming.config.settings import Settings
     from streaming.queries.conversion import Plan
@@ -40,9 +42,9 @@ def convert(config: Config, *, dry_run: DryRun = False, why: Why = "", yes: Yes 
     if not dry_run:
         require_terminal(yes=yes)
     settings = settings_with_state(config)
-    with command_clients(settings) as clients, control.stopped(settings, clients.store):
+    with command_clients(settings) as clients, control.stopped(settings, clients.store) as lost:
         _require_own(settings, clients)
-        done = _completed(settings, dry_run=dry_run) or _converted(settings, clients, dry_run=dry_run, yes=yes)
+        done = _completed(settings, dry_run=dry_run) or _converted(settings, clients, lost, dry_run=dry_run, yes=yes)
         say(done)
         record(settings, "checkpoints convert", done, why=why, store=clients.store)
 
@@ -60,7 +62,7 @@ def _completed(settings: "Settings", *, dry_run: bool) -> str:
     return f"completed the interrupted conversion of {_counted(plan)}"
 
 
-def _converted(settings: "Settings", clients: "CommandClients", *, dry_run: bool, yes: bool) -> str:
+def _converted(settings: "Settings", clients: "CommandClients", lost: "Event", *, dry_run: bool, yes: bool) -> str:
     from streaming.queries.checkpoints import installed_writer
     from streaming.queries.conversion import carry_out, plan
 
@@ -72,6 +74,8 @@ def _converted(settings: "Settings", clients: "CommandClients", *, dry_run: bool
     if dry_run:
         return Unchanged(f"would convert {_counted(planned)}")
     confirm(f"Convert {_counted(planned)}?", yes=yes)
+    if lost.is_set():  # the answer may have taken hours, and the positions are those of the plan
+        raise UnavailableError("the session with ZooKeeper has ended, so a service may have run; run the command again")
     carry_out(settings, planned)
     return f"converted {_counted(planned)}; the old files are in the folders {planned.aside} beside them"
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from threading import Event
 
 from streaming.cli.history import Unchanged
 from streaming.clock import SystemClock
@@ -86,10 +87,14 @@ def accept(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> s
 
 
 @contextlib.contextmanager
-def stopped(settings: Settings, store: MetadataStore) -> Iterator[None]:
-    """Keep the service from starting until the with block ends. Raises SafetyError if it runs."""
-    with InstanceLock(store, settings.zookeeper.own_root, settings.service.name, on_lost=lambda: None):
-        yield
+def stopped(settings: Settings, store: MetadataStore) -> Iterator[Event]:
+    """Keep the service from starting until the with block ends. Raises SafetyError if it runs.
+
+    Yields an event that is set once a service may start all the same, because our session with ZooKeeper has ended.
+    """
+    lost = Event()
+    with InstanceLock(store, settings.zookeeper.own_root, settings.service.name, on_lost=lost.set):
+        yield lost
 
 
 def releasable(settings: Settings, store: MetadataStore, topics: Sequence[str]) -> list[str]:

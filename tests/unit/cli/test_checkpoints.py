@@ -13,6 +13,7 @@ from streaming import clients
 from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
+from streaming.cli import checkpoints as command
 from streaming.cli import control
 from streaming.cli.main import app
 from streaming.clients import CommandClients
@@ -20,7 +21,7 @@ from streaming.clock import ManualClock
 from streaming.config.settings import Settings
 from streaming.coordination import identity
 from streaming.coordination.operator_log import OperatorLog
-from streaming.errors import ConfigError, ReaperError, SafetyError
+from streaming.errors import ConfigError, ReaperError, SafetyError, UnavailableError
 from streaming.queries import checkpoints as checkpoints_of
 from streaming.queries.conversion import interrupted, plan
 from streaming.state.filesystem import folder_of
@@ -107,6 +108,13 @@ def test_the_operator_agrees_first(world: World) -> None:
 def test_a_running_services_checkpoints_are_not_converted(world: World) -> None:
     with control.stopped(world.settings, world.store):
         world.refused(SafetyError, "already runs", "--yes")
+
+
+def test_nothing_is_converted_if_the_lock_is_lost_before_the_operator_agrees(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "confirm", lambda _question, *, yes: world.store.expire_session())
+    world.refused(UnavailableError, "the session with ZooKeeper has ended", "--yes")
 
 
 @pytest.mark.parametrize("number", [0, 1])
