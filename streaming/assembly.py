@@ -306,7 +306,9 @@ class Assembly:
         register_source(spark)
 
         def rows(query: Query) -> DataFrame:
-            return read_source(spark, settings, query.topics, gives_up=batches.gives_up(query.name))
+            gives_up = batches.gives_up(query.name)
+            # a query whose trigger waits works, so a run until idle would not end
+            return read_source(spark, settings, query.topics, gives_up=gives_up, waits=self.most_failures is None)
 
         def forget(query: Query) -> None:
             batches.forget(query.name)

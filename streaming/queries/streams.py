@@ -114,16 +114,18 @@ def register_source(spark: SparkSession) -> None:
     spark.dataSource.register(RequestSource)  # type: ignore[attr-defined]  # PySpark 3.5 has no such attribute
 
 
-def read_source(spark: SparkSession, settings: Settings, topics: Sequence[str], *, gives_up: bool) -> DataFrame:
+def read_source(
+    spark: SparkSession, settings: Settings, topics: Sequence[str], *, gives_up: bool, waits: bool
+) -> DataFrame:
     """Return an unstarted stream of all topics through our registered source, with rows of schemas.MESSAGE.
 
-    gives_up: as request_reads.RequestOptions.
+    gives_up, waits: as request_reads.options_for.
     """
     from streaming.queries.delivery.request_reads import options_for
     from streaming.queries.delivery.request_source import NAME
 
     require_safe_secret(settings.pulsar)
-    return spark.readStream.format(NAME).options(**options_for(settings, topics, gives_up=gives_up)).load()
+    return spark.readStream.format(NAME).options(**options_for(settings, topics, gives_up=gives_up, waits=waits)).load()
 
 
 def coalesced(source: DataFrame, _most_bytes: int, most_tasks: int) -> DataFrame:

@@ -41,8 +41,11 @@ class RequestOptions:
     gives_up: bool  # entries that brokers do not return are given up in the query's first batch (withheld.py)
 
 
-def options_for(settings: Settings, topics: Sequence[str], *, gives_up: bool) -> dict[str, str]:
-    """Return options for Spark, which may log them: they name the files of secrets, and contain no secret."""
+def options_for(settings: Settings, topics: Sequence[str], *, gives_up: bool, waits: bool = True) -> dict[str, str]:
+    """Return options for Spark, which may log them: they name the files of secrets, and contain no secret.
+
+    waits: whether a trigger waits for messages.
+    """
     pulsar = {
         key.replace("_", ""): str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in settings.pulsar.model_dump().items()
@@ -54,7 +57,7 @@ def options_for(settings: Settings, topics: Sequence[str], *, gives_up: bool) ->
         # its messages are dead letters at once (decision 15), and later messages are read.
         "isolation": "read_uncommitted",
         # a message is read when it arrives, not only at the next trigger
-        "waitSeconds": str(min(settings.service.trigger_seconds, MOST_WAIT_SECONDS)),
+        "waitSeconds": str(min(settings.service.trigger_seconds, MOST_WAIT_SECONDS) if waits else 0),
         _MOST_BYTES: str(settings.service.max_request_bytes),
         _CONTROLS: ",".join(control_partitions(settings.topics)),
         _GIVES_UP: _YES if gives_up else "",

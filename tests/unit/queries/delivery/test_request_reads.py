@@ -139,3 +139,6 @@ def test_the_options_name_files_and_say_what_the_source_needs() -> None:
     assert parsed.source.reads_uncommitted, "an open transaction that never ends would stop the topic"
     assert (parsed.most_bytes, parsed.gives_up) == (settings.service.max_request_bytes, True)
     assert f"{settings.topics.dead_letter}-partition-0" in parsed.controls
+    assert parsed.source.wait_seconds == settings.service.trigger_seconds
+    without = parse_request_options(options_for(settings, ["persistent://t/ns/a"], gives_up=True, waits=False))
+    assert without.source.wait_seconds == 0
