@@ -1,13 +1,13 @@
 """Publishes to many topics, each by a client and producer of its own that stay open for a while.
 
 Topics belong to tenants, who can make a call about them hang or fail. So every call has a time limit, a client is
-closed after its first failure, and closing never happens in the thread that publishes to another topic.
+closed after its first failure, and closing happens in a thread of its own.
 Topics share no client: a broker that limits a topic's publish rate stops reading from the whole connection.
 """
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Condition, Lock
 from time import monotonic
@@ -56,7 +56,6 @@ class ManyProducers:
         self._lock = Lock()
         self._is_closed = False
         self._open: OrderedDict[str, tuple[_Producer, float]] = OrderedDict()  # topic -> producer, last use
-        self._closing = ThreadPoolExecutor(1, thread_name_prefix="closing-producers")
 
     def publish(self, topic: str, messages: Sequence[tuple[str, bytes]]) -> None:
         """Store messages (key, payload) in order. Raises UnavailableError, RefusedError; some may then be stored."""
@@ -69,7 +68,7 @@ class ManyProducers:
             for start in range(0, len(messages), _WINDOW):
                 producer.send(topic, messages[start : start + _WINDOW], self._limit_s)
         except (pulsar.PulsarException, UnavailableError) as error:
-            self._close_later(producer)
+            _close_later(producer)
             raise UnavailableError(f"publishing to {topic}: {error}") from error
         with self._lock:
             if not self._is_closed:
@@ -84,26 +83,21 @@ class ManyProducers:
                 if len(self._open) <= self._most and self._now_s() - used_s <= self._idle_s:
                     break
                 del self._open[topic]
-                self._close_later(producer)
+                _close_later(producer)
 
     def close(self) -> None:
         """Disconnect. Messages that are being sent may not be stored."""
         with self._lock:
             opened, self._is_closed = [producer for producer, _used_s in self._open.values()], True
             self._open.clear()
-        self._closing.shutdown(wait=False, cancel_futures=True)
         for producer in opened:
-            producer.close()
+            _close_later(producer)
 
     def _new(self) -> "_Producer":
         with self._lock:
             if self._is_closed:
                 raise UnavailableError("the connections are closed")
         return _Producer(new_client(self._settings, answering_host(self._settings)))
-
-    def _close_later(self, producer: "_Producer") -> None:
-        with suppress(RuntimeError):  # close() was called
-            self._closing.submit(producer.close)
 
 
 class _Producer:
@@ -128,9 +122,15 @@ class _Producer:
         _send(self._producer, messages, limit_s)
 
     def close(self) -> None:
-        """Disconnect at once."""
+        """Disconnect; a broker can make that take as long as opening a producer may."""
+        # Not shutdown(): it keeps Python's interpreter lock while it waits for threads that may need the lock to report
+        # a failed message. For ten seconds no other thread ran, and the service's session with ZooKeeper ended.
         with suppress(pulsar.PulsarException):
-            self._client.shutdown()
+            self._client.close()
+
+
+def _close_later(producer: _Producer) -> None:
+    threading.Thread(target=producer.close, name="close-producer", daemon=True).start()
 
 
 def _send(producer: Any, messages: Sequence[tuple[str, bytes]], limit_s: float) -> None:
