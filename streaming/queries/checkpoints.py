@@ -162,20 +162,24 @@ def left_behind(
     readers = (*queries, *map(further_query, read_in_passes))
     used, read = {query.name for query in readers}, {topic for query in readers for topic in query.topics}
     names = sorted(name for name in _names(root_of(settings)) if name.startswith(FURTHER) and name not in used)
-    sentences = [
-        f"{topic}, which {checkpoint_of(settings, name)} has read, {_why_unread(partitions(topic))}. If that is "
-        f"intended: {_WAY_OUT}."
+    left = [
+        (topic, name)
         for name in names[:MOST_LEFT_BEHIND]
         for topic in sorted({base_topic(partition) for partition in partitions_of(location_of(settings, name))} - read)
     ]
+    sentences = [
+        f"{topic}, which {checkpoint_of(settings, name)} has read, {_why_unread(partitions(topic))}. If that is "
+        f"intended: {_WAY_OUT}."
+        for topic, name in left
+    ]
+    named = {topic for topic, _name in left}
     others = {*claimed} - {*settings.topics.claims, ALL_LANES}
     unread = sorted(topic for topic in others if not settings.topics.takes(topic))
     sentences += [
         f"{topic}, which this service owns, {_why_unread(count)}. If that is intended: `ledger-reaper release --topic "
         f"{topic}`."
         for topic in unread[:MOST_LEFT_BEHIND]
-        if not any(sentence.startswith(f"{topic}, ") for sentence in sentences)
-        if (count := partitions(topic)) is not None  # the next start releases one that is gone
+        if topic not in named and (count := partitions(topic)) is not None  # the next start releases one that is gone
     ]
     if more := len(unread[MOST_LEFT_BEHIND:]):
         sentences.append(f"{more} more topics that this service owns are not read now, such as {unread[-1]}.")
@@ -222,6 +226,23 @@ def offsets_in(checkpoint: Folder, path: str) -> StoredOffsets:
         raise DamagedCheckpointError(
             f"{shown(checkpoint.location)}/{path} can't be read: {error}; checkpoints/README.md, `Damaged?`"
         ) from error
+
+
+def write_file(checkpoint: Folder, name: str, content: str) -> None:
+    """Write a file of a checkpoint as Spark does. Raises UnavailableError."""
+    _forget_checksum(checkpoint, name)  # of a file that is replaced, or that Spark did not complete
+    checkpoint.write(name, content.encode())
+
+
+def delete_file(checkpoint: Folder, name: str) -> None:
+    """Delete a file of a checkpoint with its checksum. Raises UnavailableError."""
+    checkpoint.delete(name)
+    _forget_checksum(checkpoint, name)
+
+
+def _forget_checksum(checkpoint: Folder, name: str) -> None:
+    folder, _, file_name = name.rpartition("/")
+    checkpoint.delete(f"{folder}/.{file_name}.crc")  # Spark refuses a file whose checksum does not match
 
 
 def copy_resumed(old: Folder, new: Folder) -> None:

@@ -7,7 +7,7 @@ itself; the service takes it only once it holds the lock.
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -18,7 +18,6 @@ from streaming.spark.submitted import is_submitted
 from udfs import columns as c
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Row, SparkSession
 
 log = logging.getLogger("ledger-reaper")
@@ -104,10 +103,11 @@ def read_empty_batch(spark: "SparkSession", most_bytes: int) -> list["Row"]:
     most_bytes: as streams.messages takes it.
     """
     from streaming.queries.delivery.completion import delivered_runs
-    from streaming.queries.streams import messages
 
     if not has_connector():
         return _read_empty_source(spark)
+    from streaming.queries.streams import messages
+
     source = spark.range(0, _TASKS, 1, _TASKS).where("id < 0").selectExpr(*_EMPTY_BATCH)
     rows = messages(source, most_bytes, _TASKS).persist()
     try:
@@ -119,22 +119,17 @@ def read_empty_batch(spark: "SparkSession", most_bytes: int) -> list["Row"]:
 def _read_empty_source(spark: "SparkSession") -> list["Row"]:
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    from streaming.queries.delivery.fallback_reads import no_rows
     from streaming.queries.delivery.source_batches import ends_of
     from streaming.queries.streams import coalesced
     from streaming.schemas import MESSAGE
 
-    source = spark.range(0, _TASKS, 1, _TASKS).where("id < 0").mapInArrow(_no_rows, from_arrow_schema(MESSAGE))
+    source = spark.range(0, _TASKS, 1, _TASKS).where("id < 0").mapInArrow(no_rows, from_arrow_schema(MESSAGE))
     rows = coalesced(source, 0, _TASKS).persist()
     try:
         return ends_of(rows).collect()
     finally:
         rows.unpersist()
-
-
-def _no_rows(batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
-    for _batch in batches:
-        pass
-    return iter(())
 
 
 def _warm_up(spark: "SparkSession", settings: Settings) -> None:

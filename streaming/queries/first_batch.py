@@ -2,7 +2,7 @@
 
 The service leaves out messages with a receipt in a query's first batch only. The connector's first batch has all unread
 entries. The batches of "pulsar-frames" are limited, so later ones could have such messages: if a checkpoint was lost or
-retired, or if the topic was read in passes meanwhile.
+retired, or if the topic was read in passes since then.
 """
 
 import json
@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 
 from streaming.config.settings import Settings
 from streaming.ports import TopicAdmin
-from streaming.queries.checkpoints import installed_writer, location_of
+from streaming.queries.checkpoints import installed_writer, location_of, write_file
 from streaming.queries.delivery.batches import COMMIT
 from streaming.queries.names import Query
 from streaming.queries.stored_checkpoint import StoredCheckpoint, newest_done, stats_of
@@ -25,10 +25,10 @@ from streaming.state.filesystem import Folder, folder_of
 from udfs import columns as c
 from udfs.entry_ranges import count_of
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
-from udfs.formats.spark_offsets import VERSION_LINE, Writer, frames_offset
+from udfs.formats.spark_offsets import Writer, frames_offset, offsets_file
 from udfs.paths import base_topic
-from udfs.pulsar_source.offsets import PartitionOffset
-from udfs.pulsar_source.planning import UnknownPositionError, advance, first_offset, resume
+from udfs.pulsar_source.offsets import PartitionOffset, read_up_to
+from udfs.pulsar_source.planning import UnknownPositionError, batch_up_to, first_offset
 
 log = logging.getLogger("ledger-reaper")
 
@@ -74,14 +74,14 @@ def _fix(
     if not ends:  # what has receipts is no longer stored
         return
     number = max(stored.committed, 0) if stored else 0
-    spark_line = stored.spark_line if stored else _SPARK_LINE
+    spark_line = stored.newest.spark_line if stored else _SPARK_LINE
     if stored is None:
         folder.write("metadata", json.dumps({"id": str(uuid4())}).encode())
     if stored is None or stored.committed < 0:
-        _write(folder, f"offsets/{number}", f"{VERSION_LINE}\n{spark_line}\n{frames_offset(committed)}")
-        _write(folder, f"commits/{number}", COMMIT)
+        write_file(folder, f"offsets/{number}", offsets_file(spark_line, frames_offset(committed)))
+        write_file(folder, f"commits/{number}", COMMIT)
     planned = stored.newest.frames if stored else {}
-    _write(folder, f"offsets/{number + 1}", f"{VERSION_LINE}\n{spark_line}\n{frames_offset({**planned, **ends})}")
+    write_file(folder, f"offsets/{number + 1}", offsets_file(spark_line, frames_offset({**planned, **ends})))
     entries = sum(count_of(end.spans) for end in ends.values())
     log.info("%s: the first batch has the %s entries up to the newest receipt", query.topics[0], entries)
 
@@ -92,7 +92,7 @@ def _committed(stored: StoredCheckpoint | None) -> dict[str, PartitionOffset]:
     if stored.before is not None:
         return dict(stored.before.frames)
     starts = {name: part.after for name, part in stored.newest.frames.items() if part.after > BEFORE_ALL}
-    return {name: PartitionOffset(at=at, seen=at, after=at) for name, at in starts.items()}
+    return {name: read_up_to(at) for name, at in starts.items()}
 
 
 def _end(
@@ -101,16 +101,7 @@ def _end(
     """Return the end of a batch that has all entries up to `upto`; None if there are none."""
     if stats is None or not stats.ledgers:
         return None
-    start = committed.get(name) or first_offset(stats)
     try:
-        resumed = resume(start, stats)
+        return batch_up_to(upto, committed.get(name) or first_offset(stats), stats)
     except UnknownPositionError:  # the query's first plan reports it
         return None
-    end = advance(resumed, start, max(resumed.at, min(upto, stats.last)), stats)
-    return end if end.spans else None
-
-
-def _write(folder: Folder, name: str, content: str) -> None:
-    parent, _, file_name = name.rpartition("/")
-    folder.delete(f"{parent}/.{file_name}.crc")  # Spark's checksum of the file that is replaced
-    folder.write(name, content.encode())

@@ -12,6 +12,7 @@ from streaming.config.settings import Settings
 from streaming.queries.checkpoints import (
     DamagedCheckpointError,
     committed_positions,
+    delete_file,
     location_of,
     newest_number,
     root_of,
@@ -59,6 +60,4 @@ def _forget_unfinished(checkpoint: str) -> None:
     """
     newest = newest_number(checkpoint, "offsets")
     if newest > newest_number(checkpoint, "commits"):
-        folder = folder_of(checkpoint)
-        folder.delete(f"offsets/{newest}")
-        folder.delete(f"offsets/.{newest}.crc")
+        delete_file(folder_of(checkpoint), f"offsets/{newest}")

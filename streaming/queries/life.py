@@ -4,7 +4,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -89,14 +89,6 @@ class TopicLog:
     def forget(self, topic: str) -> None:
         """Log the next message about a topic in any case."""
         self._last.pop(topic, None)
-
-    def keep_only(self, topics: Collection[str]) -> None:
-        """Forget all other topics."""
-        self._last = {topic: message for topic, message in self._last.items() if topic in topics}
-
-    def __len__(self) -> int:
-        """Return the number of topics that are remembered."""
-        return len(self._last)
 
 
 class ManagedQuery:

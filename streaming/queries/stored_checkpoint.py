@@ -14,7 +14,7 @@ from streaming.queries.names import checkpoint_of
 from streaming.state import receipts, waiting
 from streaming.state.filesystem import folder_of
 from udfs.formats.internal_stats import InternalStats, Position
-from udfs.formats.spark_offsets import VERSION_LINE, StoredOffsets
+from udfs.formats.spark_offsets import StoredOffsets, offsets_file
 from udfs.paths import base_topic, partition_index
 
 
@@ -27,7 +27,6 @@ class StoredCheckpoint:
     metadata: str  # contents of the file
     started: int  # number of the last started batch
     newest: StoredOffsets  # of that batch
-    spark_line: str  # Spark's own line in the same file
     committed: int  # number of the last committed batch; -1: none was
     before: StoredOffsets | None  # of that batch
 
@@ -49,8 +48,7 @@ class StoredCheckpoint:
         before = offsets_in(folder, f"offsets/{committed}") if committed >= 0 else None
         if before is not None and before.writer is not newest.writer:
             raise SafetyError(f"{where} has batches of {before.writer} and of {newest.writer}: move it away")
-        spark_line = (folder.read(f"offsets/{started}") or b"").decode().splitlines()[1]
-        return cls(name, where, metadata.decode(), started, newest, spark_line, committed, before)
+        return cls(name, where, metadata.decode(), started, newest, committed, before)
 
     @property
     def topics(self) -> set[str]:
@@ -72,7 +70,7 @@ class StoredCheckpoint:
 
     def offsets(self, offset: str) -> str:
         """Return the contents of a file below offsets/."""
-        return f"{VERSION_LINE}\n{self.spark_line}\n{offset}"
+        return offsets_file(self.newest.spark_line, offset)
 
 
 def stats_of(admin: TopicAdmin, partitions: Iterable[str]) -> dict[str, InternalStats | None]:

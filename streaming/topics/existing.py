@@ -6,7 +6,7 @@ No broker is asked. Brokers would need a request for each tenant and namespace, 
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from streaming.config.settings import Settings
 from streaming.errors import ConfigError, UnavailableError
@@ -88,7 +88,12 @@ def lane_partitions(store: SweepStore, settings: Settings) -> list[str]:
     if not settings.topics.has_passes:
         return []
     lanes, _refused = existing_lanes(store, settings)
-    return [f"{topic}-partition-{number}" for topic, count in lanes.items() for number in range(count)]
+    return partitions_of(lanes)
+
+
+def partitions_of(topics: Mapping[str, int]) -> list[str]:
+    """Return the full names of the partitions of topics, which are given with the number of their partitions."""
+    return [f"{topic}-partition-{number}" for topic, count in topics.items() for number in range(count)]
 
 
 def _lanes(store: SweepStore, settings: Settings) -> list[str]:

@@ -111,16 +111,13 @@ class Head(NamedTuple):
 
 def parse_entry(data: bytes) -> Entry:
     """Parse an entry's metadata, and split off its payload. Raises FormatError."""
-    metadata, end = head_of(data)
+    metadata, end = _head_of(data)
     return _entry(metadata, data[end:])
 
 
-def messages_in(data: bytes) -> int:
-    """Return how many messages an entry claims to have, as brokers count them; 1 if it can't be read."""
-    try:
-        return max(head_of(data).metadata.num_messages_in_batch, 1)
-    except FormatError:
-        return 1
+def messages_in(head: Head | None) -> int:
+    """Return how many messages an entry claims to have, as brokers count them; 1 if it can't be read (None)."""
+    return 1 if head is None else max(head.metadata.num_messages_in_batch, 1)
 
 
 def weight_of(data: bytes, head: Head | None) -> Weight:
@@ -134,7 +131,15 @@ def weight_of(data: bytes, head: Head | None) -> Weight:
     return Weight(max(1, min(metadata.num_messages_in_batch, batch_bytes // _LEAST_MESSAGE_BYTES)), size)
 
 
-def head_of(data: bytes) -> Head:
+def head_in(data: bytes) -> Head | None:
+    """Parse the start of an entry; None: it can't be read."""
+    try:
+        return _head_of(data)
+    except FormatError:
+        return None
+
+
+def _head_of(data: bytes) -> Head:
     """Parse the start of an entry. Raises FormatError."""
     start = 0
     if data[:2] == _BROKER_METADATA:  # brokers add it if configured to

@@ -24,7 +24,7 @@ _FRAMES_KEYS = {"version", "partitions"}  # no full name of a partition is one o
 
 
 class Writer(StrEnum):
-    """What plans a query's batches, and so decides the form of its offsets."""
+    """The source that plans a query's batches; it decides the form of their offsets."""
 
     CONNECTOR = "the pulsar-spark connector"
     FRAMES = "pulsar-frames"
@@ -38,6 +38,7 @@ class StoredOffsets:
     # partition -> the last position that is read; (ledger, -1): before the ledger's first entry; BEFORE_ALL: nothing is
     positions: Mapping[str, Position]
     frames: Mapping[str, PartitionOffset] = field(default_factory=dict)  # of pulsar-frames: the same in full
+    spark_line: str = field(default="", compare=False)  # Spark's own line, if the file has one
 
 
 def parse_offsets(text: str, *, is_first: bool = False) -> StoredOffsets:
@@ -46,7 +47,7 @@ def parse_offsets(text: str, *, is_first: bool = False) -> StoredOffsets:
     is_first: the file is `sources/0/0`, the position where the connector started.
     """
     version, *lines = text.splitlines() or [""]
-    sources = lines if is_first else lines[1:]
+    spark_line, sources = ("", lines) if is_first else ("".join(lines[:1]), lines[1:])
     if version != VERSION_LINE:
         raise FormatError(f"its version is {version[:60]!a}")
     if len(sources) != 1:
@@ -55,10 +56,17 @@ def parse_offsets(text: str, *, is_first: bool = False) -> StoredOffsets:
         offset = json.loads(sources[0])
         if offset.keys() >= _FRAMES_KEYS:
             frames = from_json(offset)
-            return StoredOffsets(Writer.FRAMES, {name: part.at for name, part in frames.items()}, frames)
-        return StoredOffsets(Writer.CONNECTOR, {name: _position(signed) for name, signed in offset.items()})
+            positions = {name: part.at for name, part in frames.items()}
+            return StoredOffsets(Writer.FRAMES, positions, frames, spark_line)
+        positions = {name: _position(signed) for name, signed in offset.items()}
+        return StoredOffsets(Writer.CONNECTOR, positions, spark_line=spark_line)
     except (ValueError, TypeError, AttributeError, DecodeError) as error:
         raise FormatError(f"its offset has an unknown form: {error}") from error
+
+
+def offsets_file(spark_line: str, offset: str) -> str:
+    """Return the contents of `offsets/N`. offset: what connector_offset or frames_offset returned."""
+    return f"{VERSION_LINE}\n{spark_line}\n{offset}"
 
 
 def connector_offset(positions: Mapping[str, Position]) -> str:

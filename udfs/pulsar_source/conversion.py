@@ -7,12 +7,14 @@
 3. The connector reports no deleted entries. So offsets that would still have to report some are not converted to it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from udfs.entry_ranges import without
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
-from udfs.pulsar_source.offsets import PartitionOffset, shown
-from udfs.pulsar_source.planning import UnknownPositionError, advance, first_offset, offset_after, resume, unread
+from udfs.pulsar_source.offsets import PartitionOffset, read_up_to, shown
+from udfs.pulsar_source.planning import UnknownPositionError, batch_up_to, first_offset, offset_after, resume, unread
 
 
 class NotConvertibleError(Exception):
@@ -36,20 +38,20 @@ def to_frames(committed: Position, upto: Position, stats: InternalStats | None) 
         stats: None: the partition does not exist any more.
     """
     if stats is None or not stats.ledgers:
-        return FramesPart(None if committed == BEFORE_ALL else _known(committed))
+        return FramesPart(None if committed == BEFORE_ALL else read_up_to(committed))
     if upto[1] >= 0 and upto > stats.last:
         raise NotConvertibleError(
             f"the broker's newest entry is {shown(stats.last)}, and {shown(upto)} was read before; did a broker answer "
             "that no longer serves the topic? Then another try succeeds"
         )
     start = first_offset(stats) if committed == BEFORE_ALL else offset_after(committed, stats)
-    resumed = _resumed(start, stats)
+    with _position_known():
+        repeated = batch_up_to(upto, start, stats)
     # Entries that are stored now and deleted later are a certain loss. If the position's ledger is gone, nothing shows
     # whether unread entries were deleted with it, so the source must not report a certain loss.
     is_stored = start.at[0] in {ledger for ledger, _entries in stats.ledgers}
     part = replace(start, seen=max(start.at, stats.last)) if is_stored else start
-    end = advance(resumed, start, max(resumed.at, min(upto, stats.last)), stats)
-    return FramesPart(part, end if end.spans else None)
+    return FramesPart(part, repeated)
 
 
 def to_connector(
@@ -78,7 +80,8 @@ def to_connector(
             f"the batch that was started reports deleted entries, after {shown(batch.gap.after)} and before "
             f"{shown(batch.gap.before)}, and the connector would not: {reported_by_frames}"
         )
-    resumed = _resumed(part, stats)
+    with _position_known():
+        resumed = resume(part, stats)
     if resumed.gap is not None:
         raise NotConvertibleError(
             f"entries after {shown(resumed.gap.after)} and before {shown(resumed.gap.before)} may have been deleted "
@@ -95,12 +98,9 @@ def to_connector(
     return (read[-1].ledger, read[-1].last) if read else BEFORE_ALL
 
 
-def _known(at: Position) -> PartitionOffset:
-    return PartitionOffset(at=at, seen=at, after=at)
-
-
-def _resumed(start: PartitionOffset, stats: InternalStats) -> PartitionOffset:
+@contextmanager
+def _position_known() -> Iterator[None]:
     try:
-        return resume(start, stats)
+        yield
     except UnknownPositionError as error:
         raise NotConvertibleError(str(error)) from error

@@ -38,6 +38,11 @@ class PartitionOffset:
     gap: Gap | None = None  # between `after` and the first of the spans
 
 
+def read_up_to(at: Position) -> PartitionOffset:
+    """Return the offset of a partition that was read up to here; no later entry is known."""
+    return PartitionOffset(at=at, seen=at, after=at)
+
+
 Offset = Mapping[str, PartitionOffset]
 """By the full name of a partition, or of a topic without partitions."""
 

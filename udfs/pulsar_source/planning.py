@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from udfs.entry_ranges import EntrySpan, Range, spans_of
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
-from udfs.pulsar_source.offsets import Gap, PartitionOffset, shown
+from udfs.pulsar_source.offsets import Gap, PartitionOffset, read_up_to, shown
 
 END_OF_ALL: Position = ((1 << 63) - 1, (1 << 63) - 1)
 
@@ -22,7 +22,7 @@ class UnknownPositionError(Exception):
 def first_offset(stats: InternalStats) -> PartitionOffset:
     """Return the offset of a partition that is not read yet: before its first stored entry."""
     at = (stats.ledgers[0][0], -1) if stats.ledgers and not _is_compacted_only(stats) else BEFORE_ALL
-    return PartitionOffset(at=at, seen=at, after=at)
+    return read_up_to(at)
 
 
 def last_offset(stats: InternalStats) -> PartitionOffset:
@@ -32,8 +32,7 @@ def last_offset(stats: InternalStats) -> PartitionOffset:
 
 def offset_after(at: Position, stats: InternalStats) -> PartitionOffset:
     """Return the offset of a partition that is read up to and including `at`."""
-    at = _past_closed(at, stats)
-    return PartitionOffset(at=at, seen=at, after=at)
+    return read_up_to(_past_closed(at, stats))
 
 
 def resume(start: PartitionOffset, stats: InternalStats) -> PartitionOffset:
@@ -91,6 +90,16 @@ def advance(
         spans=tuple(spans),
         gap=None if resumed == start else resumed.gap,  # the gap of `start` was in the batch before
     )
+
+
+def batch_up_to(upto: Position, start: PartitionOffset, stats: InternalStats) -> PartitionOffset | None:
+    """Return the offset at the end of a batch that has all entries up to `upto`; None if there are none.
+
+    Raises UnknownPositionError like resume().
+    """
+    resumed = resume(start, stats)
+    end = advance(resumed, start, max(resumed.at, min(upto, stats.last)), stats)
+    return end if end.spans else None
 
 
 def acknowledged_by(part: PartitionOffset) -> Position | None:

@@ -7,8 +7,7 @@ from itertools import count
 
 from streaming.adapters.pulsar.readers.frames import ReceiveTimeout
 from streaming.errors import RefusedError, UnavailableError
-from udfs.formats.entry import Weight, head_of, weight_of
-from udfs.formats.errors import FormatError
+from udfs.formats.entry import Weight, head_in, weight_of
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
 from udfs.paths import base_topic, encode_name
 
@@ -205,10 +204,7 @@ class _Scout:
         for position, data in _sent(self._stored):
             if position > self._at:
                 self._at = position
-                try:
-                    return position, weight_of(data, head_of(data))
-                except FormatError:
-                    return position, weight_of(data, None)
+                return position, weight_of(data, head_in(data))
         raise ReceiveTimeout
 
 

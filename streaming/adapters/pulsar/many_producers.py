@@ -5,11 +5,10 @@ closed after its first failure, and closing happens in a thread of its own.
 Topics share no client: a broker that limits a topic's publish rate stops reading from the whole connection.
 """
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Condition, Lock
+from threading import Condition, Lock, Thread
 from time import monotonic
 from typing import Any
 
@@ -130,7 +129,7 @@ class _Producer:
 
 
 def _close_later(producer: _Producer) -> None:
-    threading.Thread(target=producer.close, name="close-producer", daemon=True).start()
+    Thread(target=producer.close, name="close-producer", daemon=True).start()
 
 
 def _send(producer: Any, messages: Sequence[tuple[str, bytes]], limit_s: float) -> None:

@@ -40,9 +40,8 @@ class LaneProgress:
     _received: Mapping[str, Position] | None = None
     _reached: dict[str, Position] = field(default_factory=dict)  # also of lanes that are gone: they may come back
     _processed: dict[str, Position] = field(default_factory=dict)  # since the last check of the accounts
-    _in_doubt: set[str] = field(
-        default_factory=set
-    )  # partitions for whose messages a failed pass may have written receipts
+    # partitions for whose messages a failed pass may have written receipts
+    _in_doubt: set[str] = field(default_factory=set)
     _last_batch: int = 0
     _guard: threading.Lock = field(default_factory=threading.Lock)
 

@@ -31,6 +31,7 @@ from streaming.queries.delivery.lane_reads import LATE, LanesRead
 from streaming.spark.java_errors import error_of, one_line
 from streaming.state.notes.parked_queries import ParkedQuery
 from streaming.terminal import count_of
+from streaming.topics.existing import partitions_of
 from udfs.backoff import Backoff
 from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import BEFORE_ALL, InternalStats, Position
@@ -191,7 +192,7 @@ class LaneReader:
         self._listed_s = self.monotonic()
         self.progress.recall()
         lanes, self._refused = self.existing()
-        partitions = {f"{topic}-partition-{number}" for topic, count in lanes.items() for number in range(count)}
+        partitions = {*partitions_of(lanes)}
         self.progress.resume(partitions - self._lanes.keys())
         with self._guard:
             gone = self._lanes.keys() - partitions

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from streaming.errors import SafetyError
-from streaming.queries.checkpoints import newest_number, offsets_in
+from streaming.queries.checkpoints import newest_number, offsets_in, write_file
 from streaming.state.filesystem import folder_of, shown
 from udfs.entry_ranges import Range
 from udfs.formats.internal_stats import BEFORE_ALL
@@ -57,6 +57,5 @@ def commit(checkpoint: str, number: int) -> None:
             f"{committed} committed last"
         )
     if committed < number:
-        folder.delete(f"commits/.{number}.crc")  # Spark's checksum of a file that it did not complete would not match
         # as Spark does, so that the restarted query continues with the next batch
-        folder.write(f"commits/{number}", COMMIT.encode())
+        write_file(folder, f"commits/{number}", COMMIT)

@@ -104,7 +104,7 @@ class ReadRows:
         # Spark would also run a shuffle while it holds a lock for which every unpersist waits.
         rows = self._rows_of(_reads_of(spans), gives_up=gives_up).persist()
         try:
-            keep = rows.mapInArrow(_no_rows, _NO_ROWS).rdd
+            keep = rows.mapInArrow(no_rows, _NO_ROWS).rdd
             left = [*range(keep.getNumPartitions())]
             while left:
                 most = self._slots.most_tasks(query)
@@ -156,7 +156,7 @@ def _tasks_of(reads: Iterable[PartitionRead]) -> Iterator[list[PartitionRead]]:
         yield task
 
 
-def _no_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def no_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Consume all rows, so that Spark computes and persists them, and yield none."""
     for _batch in batches:
         pass

@@ -22,8 +22,7 @@ from streaming.adapters.pulsar.tls import Tls, tls_context
 from streaming.config.hosts import hosts_of, may_carry_secret
 from streaming.config.sections import PulsarSettings
 from streaming.errors import RefusedError, UnavailableError
-from udfs.formats.entry import Head, Weight, head_of, weight_of
-from udfs.formats.errors import FormatError
+from udfs.formats.entry import Head, Weight, head_in, messages_in, weight_of
 from udfs.formats.internal_stats import Position
 from udfs.proto import pulsar_api_pb2 as api
 from udfs.requests.retry import DEFAULT_MESSAGE_BYTES
@@ -272,12 +271,9 @@ class FrameReader:
         while True:
             command, data = self._connection.receive(deadline)
             if command.type == MESSAGE:
-                try:
-                    head = head_of(data)
-                except FormatError:
-                    head = None
+                head = head_in(data)
                 # brokers count messages, not entries, and stop sending to a reader that has used all its permits
-                self._permits_left -= 1 if head is None else max(head.metadata.num_messages_in_batch, 1)
+                self._permits_left -= messages_in(head)
                 return _position(command.message.message_id), data, head
             if command.type == CLOSE_CONSUMER:
                 raise UnavailableError("the broker closed the reader: the topic is being moved, or was deleted")

@@ -12,7 +12,7 @@ from streaming.adapters.pulsar.readers import frames
 from streaming.adapters.pulsar.snapshots import empty_transaction
 from streaming.config.sections import PulsarSettings
 from tests.pulsar_settings import pulsar_settings
-from udfs.formats.entry import messages_in
+from udfs.formats.entry import head_in, messages_in
 from udfs.formats.internal_stats import Position
 from udfs.proto import pulsar_api_pb2 as api
 
@@ -174,7 +174,7 @@ class _Connection:
             message_id = api.MessageId(ledger_id=position[0], entry_id=position[1])
             sent = api.BaseCommand(type=frames.MESSAGE, message=api.CommandMessage(message_id=message_id))
             self._send(sent, data)
-            self._permits -= messages_in(data)
+            self._permits -= messages_in(head_in(data))
             if is_first and position == self._partition.closes_after:
                 self._send(api.BaseCommand(type=frames.CLOSE_CONSUMER))
             if is_first and position == self._partition.stalls_after:
