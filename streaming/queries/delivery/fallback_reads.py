@@ -13,6 +13,7 @@ from streaming import schemas
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin
 from streaming.adapters.pulsar.readers.control_entries import ControlEntries
 from streaming.adapters.pulsar.readers.entries import fallback_entries
+from streaming.adapters.pulsar.source.schema import groups
 from streaming.clients import admin_for
 from streaming.config.sections import TopicSettings
 from streaming.config.settings import Settings
@@ -24,9 +25,6 @@ from udfs.spark import fallback_row, size_of
 
 _ENTRIES_PER_TASK = 2000
 _READS_PER_TASK = 4
-# limits of a record batch; a worker and the JVM hold a few of them at once
-_MOST_ROWS = 1000
-_MOST_BYTES = 8 * 1024 * 1024
 _CONTROL_PARTITIONS = 2  # of each of our topics; their entries show whether the broker shows any entry
 _NO_ROWS = "nothing int"
 _READ = f"{c.SOURCE} string, ledgers array<long>, firsts array<long>, lasts array<long>"
@@ -73,15 +71,8 @@ def control_partitions(topics: TopicSettings) -> list[str]:
 
 def record_batches(rows: Iterable[tuple[dict[str, Any], int]]) -> Iterator[pa.RecordBatch]:
     """Yield rows (schemas.MESSAGE) in record batches of a bounded size. rows: each with its size in bytes."""
-    waiting: list[dict[str, Any]] = []
-    size = 0
-    for row, row_bytes in rows:
-        waiting.append(row)
-        size += row_bytes
-        if len(waiting) >= _MOST_ROWS or size >= _MOST_BYTES:
-            yield pa.RecordBatch.from_pylist(waiting, schema=schemas.MESSAGE)
-            waiting, size = [], 0
-    yield pa.RecordBatch.from_pylist(waiting, schema=schemas.MESSAGE)
+    for group in groups(rows):
+        yield pa.RecordBatch.from_pylist(group, schema=schemas.MESSAGE)
 
 
 class ReadRows:

@@ -1,10 +1,13 @@
 """The columns of the Spark source "pulsar-frames", and record batches of them."""
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import pyarrow as pa
 
 from udfs.pulsar_source.source_rows import SourceRow
+
+_Row = TypeVar("_Row")
 
 _TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
@@ -40,16 +43,22 @@ MOST_BYTES = 8 * 1024 * 1024
 
 def record_batches(topic: str, rows: Iterable[SourceRow]) -> Iterator[pa.RecordBatch]:
     """Yield record batches of at most MOST_ROWS rows, which exceed MOST_BYTES by one row at most."""
-    waiting: list[SourceRow] = []
+    for group in groups((row, _size_of(row)) for row in rows):
+        yield _record_batch(topic, group)
+
+
+def groups(rows: Iterable[tuple[_Row, int]]) -> Iterator[list[_Row]]:
+    """Yield rows (each given with its size in bytes) in groups for one record batch each, within the same limits."""
+    waiting: list[_Row] = []
     size = 0
-    for row in rows:
+    for row, row_bytes in rows:
         waiting.append(row)
-        size += _size_of(row)
+        size += row_bytes
         if len(waiting) >= MOST_ROWS or size >= MOST_BYTES:
-            yield _record_batch(topic, waiting)
+            yield waiting
             waiting, size = [], 0
     if waiting:
-        yield _record_batch(topic, waiting)
+        yield waiting
 
 
 def _record_batch(topic: str, rows: list[SourceRow]) -> pa.RecordBatch:
