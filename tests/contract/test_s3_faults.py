@@ -177,8 +177,8 @@ def test_after_the_rest_repeated_refusals_for_load_start_another_rest(faulty: Fa
 
 
 def test_under_a_limit_the_rate_settles_and_all_keys_are_deleted(faulty: FaultyBucket) -> None:
-    keys = faulty.fill(6_000)
-    faulty.server.keys_per_s = 2_000
+    keys = faulty.fill(4_000)
+    faulty.server.keys_per_s = 1_000  # a busy machine is still faster
 
     assert faulty.store.delete(keys) == {}
 

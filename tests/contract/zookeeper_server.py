@@ -1,4 +1,4 @@
-"""A real ZooKeeper from PySpark's jars (3.6.3) on a free port: a single server, or an ensemble of three."""
+"""A real ZooKeeper from PySpark's jars (3.6.3, or 3.9.5 of PySpark 4): a single server, or an ensemble of three."""
 
 import os
 import signal
@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-NETTY = ("buffer", "codec", "common", "handler", "resolver", "transport")  # what a server with TLS needs
-NATIVE = ("transport-classes-epoll", "transport-native-unix-common")
-PLAIN = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
-JARS = (*PLAIN, *(f"netty-{each}" for each in (*NETTY, *NATIVE)))
+JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
 START_SECONDS = 20.0
 
 
@@ -98,8 +95,8 @@ class ZooKeeperServer:
 @contextmanager
 def zookeeper_running(home: Path, *jvm_options: str, config: str = "") -> Iterator[ZooKeeperServer]:
     server = ZooKeeperServer(free_port(), home, jvm_options, config)
-    server.start()
     try:
+        server.start()
         yield server
     finally:
         server.stop()
@@ -143,6 +140,6 @@ def _class_path() -> str:
     assert spec is not None, f"PySpark is not installed in {sys.prefix}"
     assert spec.origin is not None
     jars = Path(spec.origin).parent / "jars"
-    return ":".join(
-        str(next(jars.glob(f"{name}-[0-9]*.jar"))) for name in (*JARS, *(f"netty-{each}" for each in NETTY))
-    )
+    found = [next(jars.glob(f"{name}-[0-9]*.jar")) for name in JARS]
+    found += sorted(jars.glob("netty-*.jar"))  # for a server with TLS
+    return ":".join(map(str, found))
