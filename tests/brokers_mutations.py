@@ -146,8 +146,20 @@ BROKERS = (
     (
         "an answer without a list of topics is not an empty list",
         LOADED,
-        "        if not answer.ok or not _is_listing(answer.body):\n            return LoadedAt(error=",
-        "        if not (answer.ok and _is_listing(answer.body)):\n            return LoadedAt() or LoadedAt(error=",
+        "            return LoadedAt(error=why), True\n",
+        "            return LoadedAt(), True\n",
+    ),
+    (
+        "the topics of a broker that is not waited for are unknown",
+        BROKER,
+        'LoadedAt(error=f"{host} did not answer the last request in time")',
+        "LoadedAt()",
+    ),
+    (
+        "a caller does not wait for a broker that was late",
+        LOADED,
+        "        if last.is_late:\n            return 0.0\n",
+        "",
     ),
     (
         "the topics of two brokers at one address are unknown",

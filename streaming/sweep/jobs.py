@@ -200,8 +200,10 @@ class SweepReferences:
         return key in self._stale
 
     def _may_answer(self, job: OpenJob) -> bool:
-        """Whether the cache may answer: only a PRESENT owner has a znode version that the delete can check."""
+        """Whether the cache may answer: a ledger is kept, or a delete can check the znode version of its owner."""
         reference = self._cached.get(job.key)
+        if reference is not None and reference.presence is Presence.UNREADABLE and reference.is_unavailable:
+            return True  # the driver has just waited for brokers in vain; it keeps the ledger
         if job.request.component is LedgerComponent.COMPACTED_LEDGER:
             return False  # its reference changes without any znode's version changing
         # an absent owner has no znode version that the delete could check

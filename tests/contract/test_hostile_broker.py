@@ -7,11 +7,13 @@ or never, and its requests are counted. bench/hostile_broker.py measures times.
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from streaming.adapters.pulsar.admin_api import loaded
 from streaming.adapters.pulsar.admin_api.broker import AdminBroker
 from streaming.adapters.pulsar.http import PulsarAdminSettings, PulsarHttp
 from streaming.adapters.pulsar.silence import silence
@@ -205,6 +207,42 @@ def test_a_broker_without_a_list_hides_only_topics_that_no_other_has_loaded(misb
         assert hostile.requests <= 2 * 4, (
             "more than one round of requests, and a try every ten seconds after two timeouts"
         )
+        broker.close()
+
+
+def test_a_caller_waits_once_for_a_broker_that_starts_to_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(loaded, "_USED_SECONDS", -1.0)  # no earlier answer is used
+    server, hangs, unanswered = Server("honest"), threading.Event(), threading.Semaphore(0)
+    gone = "honest/ns/persistent/gone"
+    answer = server.answer
+
+    def hangs_for_its_list(handler: BaseHTTPRequestHandler) -> None:
+        if handler.path.startswith("/admin/v2/persistent/honest/ns?"):
+            answer_with(handler, 200, b"[]")
+            return
+        if handler.path == LOADED and hangs.is_set():
+            unanswered.release()
+            server.ended.wait(10 * WAIT_S)
+        answer(handler)
+
+    server.answer = hangs_for_its_list  # type: ignore[method-assign]
+    with serving(server), ThreadPoolExecutor() as threads:
+        broker = _broker(server, timeout_seconds=10 * WAIT_S)
+
+        def presence() -> Presence:
+            (view,) = threads.submit(broker.views, [gone]).result(WAIT_S)
+            return view.presence
+
+        assert presence() is Presence.GONE
+        hangs.set()
+        assert [presence() for _ in range(3)] == [Presence.UNREADABLE] * 3
+        assert unanswered.acquire(timeout=WAIT_S)
+        assert not unanswered.acquire(blocking=False), "more than one request while the broker has not answered"
+        hangs.clear()
+        server.ended.set()
+        while presence() is not Presence.GONE:
+            pass
         broker.close()
 
 

@@ -1,5 +1,7 @@
 """A cached reference is only a hint; a delete that no znode version protects takes two checks."""
 
+from collections.abc import Callable
+
 import pytest
 
 from streaming.sweep.jobs import Job
@@ -17,8 +19,9 @@ from tests.builders import (
 )
 from tests.sweeps import DATA, DELETED, LIST, cached_now, why, whys
 from tests.world import Bench, path_of
+from udfs.owners.references import key_of
 from udfs.paths import cursor_path
-from udfs.records import Outcome, Presence, Reason, Reference
+from udfs.records import Outcome, PendingDelete, Presence, Reason, Reference
 
 
 class TestCachedReferences:
@@ -72,6 +75,18 @@ class TestCachedReferences:
         long_ago = Job(data_request(8), absent_since_ms=bench.clock.now_ms() - 10 * MINUTE_MS)
         swept = bench.sweeper().sweep([long_ago], cached)
         assert why(swept) == (Outcome.RETRY, Reason.IN_USE)
+
+    @pytest.mark.parametrize("request_of", [data_request, compacted_request])
+    def test_whose_brokers_gave_no_answer_keep_a_ledger_without_another_wait(
+        self, bench: Bench, request_of: Callable[[int], PendingDelete]
+    ) -> None:
+        request = request_of(6)
+        bench.ledger(request)
+        bench.age()
+        key = key_of(request)
+        cached = {key: Reference(key=key, presence=Presence.UNREADABLE, is_unavailable=True, read_at_ms=0)}
+        bench.store.unreadable.add(LIST)  # reading it would be another reason to keep the ledger
+        assert why(bench.sweep(request, cached=cached)) == (Outcome.RETRY, Reason.BROKER_UNAVAILABLE)
 
     def test_of_a_compacted_ledger_are_read_again_since_no_znode_changes_with_it(self, bench: Bench) -> None:
         request = compacted_request(6)

@@ -232,12 +232,25 @@ class AdminBroker:
         return _Loaded(host_of, errors, hosts)
 
     def _loaded_at(self, hosts: Sequence[str], deadline: float) -> dict[str, LoadedAt]:
+        """Return the answers; while a broker hangs, only the first caller waits for it."""
         calls: dict[str, BrokerCall[LoadedAt]] = {}
+        answers = {}
         for host in hosts:
-            calls |= self._threads.ask(
-                f"{host}{KIND}", {host: ("", partial(self._loaded.at, host, deadline))}, deadline
-            )
-        return {host: call.result(LoadedAt(error=_LATE)) for host, call in calls.items()}
+            now_s = time.monotonic()
+            patience_s = self._loaded.patience_s(host, deadline - now_s)
+            call = {host: ("", partial(self._loaded.at, host, deadline))}
+            if patience_s:
+                calls |= self._threads.ask(f"{host}{KIND}", call, now_s + patience_s, hides=True)
+                continue
+            answers[host] = LoadedAt(error=f"{host} did not answer the last request in time")
+            if not self._loaded.is_asked(host):
+                self._threads.ask(f"{host}{KIND}", call, deadline, hides=True)
+        late = LoadedAt(error=_LATE)
+        for host, sent in calls.items():
+            answers[host] = sent.result(late)
+            if answers[host] is late:
+                self._loaded.was_late(host)
+        return answers
 
     def _existing(
         self, names: Sequence[str], loaded: _Loaded, topics: Mapping[str, str], existing: Set[str], deadline: float

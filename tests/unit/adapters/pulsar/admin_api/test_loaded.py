@@ -3,12 +3,14 @@
 import json
 import threading
 import time
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from streaming.adapters.memory.store import MemoryStore
 from streaming.adapters.memory.tree import MemoryTree
+from streaming.adapters.pulsar.admin_api import loaded as module
 from streaming.adapters.pulsar.admin_api.loaded import KIND, LoadedTopics, running_brokers
 from streaming.adapters.pulsar.http import Answer, PulsarHttp
 from streaming.adapters.pulsar.silence import silence
@@ -86,3 +88,42 @@ def test_a_hanging_broker_is_not_waited_for_while_a_thread_is_blocked() -> None:
     http.ended.set()
     thread.join(60)
     silence.drop(host)
+
+
+class TimedHttp:
+    """A broker that takes a while for each answer, or gives none."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.takes_s: float | None = 0.1  # None: it gives no answer
+
+    def get_from(self, _host: str, _path: str, *, deadline: float, kind: str) -> Answer:
+        del kind
+        if self.takes_s is None:
+            self.now_s = deadline
+            raise UnavailableError("no answer")
+        self.now_s += self.takes_s
+        return Answer(200, {"t/ns": {"persistent://t/ns/x": {}}}, "")
+
+
+def test_a_broker_without_an_answer_is_not_waited_for_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, http = "http://a:8080", TimedHttp()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: http.now_s))
+    loaded = LoadedTopics(cast(PulsarHttp, http), lambda: [host])
+
+    def ask() -> float:
+        http.now_s += 60  # no earlier answer is used
+        loaded.at(host, http.now_s + 30)
+        return loaded.patience_s(host, 30)
+
+    assert loaded.patience_s(host, 30) == 30, "how long it takes is not known"
+    assert ask() == 10
+    http.takes_s = 2
+    assert ask() == 20
+    http.takes_s = 4
+    assert ask() == 30
+    http.takes_s = None
+    assert ask() == 0
+    assert ask() == 0
+    http.takes_s = 0.1
+    assert ask() == 10
