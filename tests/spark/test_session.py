@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 from pyspark import SparkContext, accumulators
+from pyspark.sql import SparkSession
 
 from streaming.config.load import load
 from streaming.errors import ConfigError
@@ -126,6 +127,18 @@ def test_a_session_leaves_sigint_to_the_service_and_its_files_in_the_configured_
 def test_wrong_bytes_in_an_lz4_message_can_not_end_the_jvm(started: Started) -> None:
     """LZ4_decompress_fast, which the connector would call, reads beyond the end of its input."""
     assert started.output[-3] == f"{SAFE} LZ4Factory:JNI", "Spark does not keep its fast decompressor"
+
+
+def test_a_query_starts_after_a_kill_while_its_first_offsets_were_written(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark writes a temporary file, and renames it."""
+    files, checkpoint = tmp_path / "files", tmp_path / "checkpoint"
+    files.mkdir()
+    (files / "line").write_text("text")
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets" / ".0.0d9c37b2-6a30-4c3c-8fd4-5b0bb5d3b2a1.tmp").touch()
+    rows = spark.readStream.text(str(files)).writeStream.format("noop").trigger(availableNow=True)
+    assert rows.option("checkpointLocation", str(checkpoint)).start().awaitTermination(60)
+    assert (checkpoint / "commits" / "0").exists()
 
 
 def test_foreign_text_in_java_logs_forges_no_line_and_does_not_control_the_terminal(started: Started) -> None:
