@@ -35,7 +35,7 @@ from streaming.queries.delivery.slots import ReadSlots
 from streaming.queries.names import checkpoint_of
 from streaming.queries.streams import messages
 from streaming.schemas import REQUESTS
-from streaming.spark.session import MESSAGES_PER_BATCH, NEEDED, ROWS_PER_BATCH
+from streaming.spark.session import NEEDED, batches_of_messages
 from udfs import columns as c
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 from udfs.proto.message_id_pb2 import MessageIdData
@@ -43,10 +43,9 @@ from udfs.proto.message_id_pb2 import MessageIdData
 TOPIC = "persistent://pulsar/system/__ledger_deletion"
 PARTITIONS = [f"{TOPIC}-partition-{n}" for n in range(2)]
 LEDGER = 7
-_AS_THE_SERVICE = NEEDED | {
-    ROWS_PER_BATCH: MESSAGES_PER_BATCH,
-    "spark.python.daemon.module": "streaming.spark.worker_daemon",
-}
+_AS_THE_SERVICE = (
+    NEEDED | dict([batches_of_messages()]) | {"spark.python.daemon.module": "streaming.spark.worker_daemon"}
+)
 SCHEMA = pa.schema(
     [
         (c.VALUE, pa.binary()),

@@ -36,7 +36,7 @@ from streaming.spark.jars import versions
 from streaming.spark.java_errors import raise_failure
 from streaming.spark.jvm_signals import jvm_signals
 from streaming.spark.s3a import faults_named
-from streaming.spark.session import MESSAGES_PER_BATCH, ROWS_PER_BATCH, has_ended
+from streaming.spark.session import batches_of_messages, has_ended
 from streaming.topics.existing import require_listed
 from streaming.topics.setup import ensure_topics
 from streaming.topics.sizes import require_room_for_copies
@@ -109,7 +109,7 @@ def _run(
         fix_first_batches(settings, instance.admin, queries_of(settings))
         spark = _taken(take_spark, stop)
         try:
-            spark.conf.set(ROWS_PER_BATCH, MESSAGES_PER_BATCH)
+            spark.conf.set(*batches_of_messages())
             if process.server is not None:
                 process.server.spark_ui = spark.sparkContext.uiWebUrl or ""
             who = Identity(instance.rules, retry_partitions, dead_letter_partitions)

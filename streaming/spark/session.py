@@ -21,6 +21,7 @@ from streaming.errors import ConfigError
 from streaming.spark import classes, connector_clients, connector_lz4, ivy, s3a, scratch, submitted
 from streaming.spark.installed import has_connector, require_tested
 from streaming.spark.submitted import LOOPBACK
+from udfs.units import MIB
 
 log = logging.getLogger("ledger-reaper")
 
@@ -28,10 +29,12 @@ _CLASS_PATH = "SPARK_DIST_CLASSPATH"  # Spark puts this at the end of the class 
 
 # The number of rows that the JVM sends to Python at once.
 ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-# The value of ROWS_PER_BATCH for messages, because a sender chooses a message's size: a row has up to
+# The value of ROWS_PER_BATCH for messages with PySpark 3.5, because a sender chooses a message's size: a row has up to
 # service.max_request_bytes of payload and udfs.requests.retry.MAX_ABOUT_BYTES of key and properties. With the defaults
 # a batch has up to 32 MiB, in the JVM and in the worker.
-MESSAGES_PER_BATCH = "100"
+_MESSAGES_PER_BATCH = "100"
+# PySpark 4 ends a batch also at the row with which it has this many bytes.
+_BYTES_PER_BATCH, _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch", 8 * MIB
 
 # Every job relies on these; conf/spark-defaults.conf has the same for spark-submit.
 NEEDED = {
@@ -95,6 +98,11 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
     if with_streams and is_on_s3(settings.checkpoints.dir):
         _require_s3a(spark)
     return spark
+
+
+def batches_of_messages() -> tuple[str, str]:
+    """Return the option that bounds the memory of a record batch of messages, whatever their senders wrote."""
+    return (ROWS_PER_BATCH, _MESSAGES_PER_BATCH) if has_connector() else (_BYTES_PER_BATCH, str(_MOST_BYTES))
 
 
 def log_refusals_in_one_line(context: SparkContext) -> None:

@@ -1,8 +1,10 @@
 """Transforms on inline rows."""
 
 import json
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
 from pyspark.sql import Row, SparkSession
@@ -11,6 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from streaming import schemas
 from streaming.queries.streams import chunks_of, grouped_by_owner, messages, tasks_for
+from streaming.spark.session import batches_of_messages
 from udfs import columns as c
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 from udfs.requests.retry import CUT_FROM, MAX_ABOUT_BYTES, REAL_TOPIC, REASON, RECONSUMETIMES
@@ -157,3 +160,18 @@ def test_requests_of_one_owner_are_adjacent_in_one_partition(spark: SparkSession
 @pytest.mark.parametrize(("total", "tasks"), [(0, 1), (500, 1), (501, 2), (2000, 4), (10**6, 4)])
 def test_small_work_gets_few_tasks(total: int, tasks: int) -> None:
     assert tasks_for(total, 4) == tasks
+
+
+def _sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows], "bytes": [batch.nbytes]})
+
+
+def test_a_record_batch_of_messages_is_bounded_whatever_their_senders_wrote(spark: SparkSession) -> None:
+    largest, count = 64 * 1024, 300
+    session = spark.newSession()
+    session.conf.set(*batches_of_messages())
+    rows = session.range(0, count, 1, 1).select(F.repeat(F.lit("x"), largest).cast("binary").alias(c.PAYLOAD))
+    sizes = rows.mapInArrow(_sizes, "rows bigint, bytes bigint").collect()
+    assert sum(size["rows"] for size in sizes) == count
+    assert max(size["bytes"] for size in sizes) < 10 * 1024 * 1024
