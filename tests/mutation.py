@@ -311,8 +311,8 @@ MUTATIONS = (
     Mutation(
         "nothing is read for a sender without rights",
         "streaming/sweep/messages.py",
-        "if isinstance(message.request, PendingDelete):",
-        "if message.row[c.REFERENCE_KEY]:",
+        "if isinstance(request, PendingDelete):",
+        "if row[c.REFERENCE_KEY]:",
     ),
     Mutation(
         "a tenant's topic names only the tenant's own ledgers",
@@ -371,8 +371,26 @@ MUTATIONS = (
     Mutation(
         "the sender's rights are checked",
         SWEEP,
-        "request=payload if decoded is None else admit(decoded, topic, self._admission)",
-        "request=payload",
+        "answer = admit(request, topic, self._admission)",
+        "answer = request",
+    ),
+    Mutation(
+        "an answer about an owner's rights is of that owner",
+        SWEEP,
+        "key = request.managed_ledger, request.component, topic",
+        'key = "", request.component, topic',
+    ),
+    Mutation(
+        "an answer about a component's rights is of that component",
+        SWEEP,
+        "key = request.managed_ledger, request.component, topic",
+        "key = request.managed_ledger, LedgerComponent.MANAGED_LEDGER, topic",
+    ),
+    Mutation(
+        "an answer about a topic's rights is of that topic",
+        SWEEP,
+        "key = request.managed_ledger, request.component, topic",
+        'key = request.managed_ledger, request.component, ""',
     ),
     Mutation(
         "a payload that is too large is not parsed",
@@ -650,8 +668,8 @@ MUTATIONS = (
     Mutation(
         "duplicates are processed once",
         SWEEP,
-        "leads.setdefault((job.path, job.rests_on), job)",
-        "leads.setdefault((job.path, (*job.rests_on[:2], id(job))), job)",
+        "[(job.path, job.rests_on) for job in opened]",
+        "[(job.path, (*job.rests_on[:2], id(job))) for job in opened]",
     ),
     Mutation("a replaced instance stops", SWEEP, "if result.path == self._rules.epoch[0]:", "if False:"),
     Mutation(

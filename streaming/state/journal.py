@@ -141,7 +141,11 @@ class ParquetJournal:
 
     def write(self, entries: Sequence[JournalEntry]) -> None:
         """Return after the entries are durable. If it raises UnavailableError, nothing may be deleted."""
-        self._write(_LEDGERS, [_ledger_row(entry) for entry in entries], SCHEMA)
+        bases: dict[int, dict[str, object]] = {}  # by id(): thousands of ledgers rest on the reference of one owner
+        for entry in entries:
+            if id(entry.reference) not in bases:
+                bases[id(entry.reference)] = _basis(entry.reference)
+        self._write(_LEDGERS, [_ledger_row(entry, bases[id(entry.reference)]) for entry in entries], SCHEMA)
 
     def write_objects(self, entries: Sequence[ObjectEntry]) -> None:
         """Make entries of objects durable, like write()."""
@@ -157,7 +161,7 @@ class ParquetJournal:
         rows = sorted(snapshot_entries(self._state_dir, JournalQuery(where=where)), key=lambda row: row["at_ms"])
         return {row["key"]: ((row["ledger_id"], row["entry_id"]), row["value"]) for row in rows}
 
-    def _write(self, kind: str, rows: Sequence[dict[str, object]], schema: pa.Schema) -> None:
+    def _write(self, kind: str, rows: list[dict[str, object]], schema: pa.Schema) -> None:
         if not rows:
             return
         now_ms = self._clock.now_ms()
@@ -167,7 +171,9 @@ class ParquetJournal:
         # each attempt of a task writes files of its own, because two attempts may run at once (decision 28)
         name = f"{self._query}-{self._batch_id}-{uuid4().hex}.parquet"
         run = {"at_ms": now_ms, "query": self._query, "batch_id": self._batch_id}
-        table = pa.Table.from_pylist([run | row for row in rows], schema=schema)
+        for row in rows:
+            row.update(run)
+        table = pa.Table.from_pylist(rows, schema=schema)
         try:
             content = pa.BufferOutputStream()
             # into memory: closing a stream on S3 would also store a file that was cut short (decision 10)
@@ -177,14 +183,14 @@ class ParquetJournal:
             raise UnavailableError(f"the journal can't be written, nothing is deleted: {error}") from error
 
 
-def _ledger_row(entry: JournalEntry) -> dict[str, object]:
+def _ledger_row(entry: JournalEntry, basis: Mapping[str, object]) -> dict[str, object]:
     return {
         "ledger_id": entry.ledger_id,
         "path": entry.path,
         "version": entry.version,
         "data": entry.data,
         "acl": entry.acl,
-        **_basis(entry.reference),
+        **basis,
     }
 
 

@@ -109,11 +109,12 @@ class Sweeper:
         Raises UnavailableError (nothing is known; repeat all jobs), FencedError.
         """
         opened = [self._open(job) for job in jobs]
+        # requests that name different owners are judged separately, so that a forged request can't lend its sources to
+        # another
+        questions: list[_Question] = [(job.path, job.rests_on) for job in opened]
         leads: dict[_Question, LedgerJob] = {}
-        for job in opened:
-            # requests that name different owners are judged separately, so that a forged request can't lend its sources
-            # to another
-            leads.setdefault((job.path, job.rests_on), job)
+        for question, job in zip(questions, opened, strict=True):
+            leads.setdefault(question, job)
         references = SweepReferences(self._loader, cached)
         pending = list(leads.values())
         for _round in range(_ROUNDS):
@@ -125,8 +126,8 @@ class Sweeper:
         self._confirm_kept([job for job in leads.values() if job.is_kept], references)
         policy, now_ms = self._rules.policy, self._clock.now_ms()
         return [
-            swept_of(job, leads[job.path, job.rests_on], policy, now_ms=now_ms, refreshed=references.was_stale(job.key))
-            for job in opened
+            swept_of(job, leads[question], policy, now_ms=now_ms, refreshed=references.was_stale(job.key))
+            for question, job in zip(questions, opened, strict=True)
         ]
 
     def _open(self, job: Job) -> LedgerJob:
@@ -196,7 +197,6 @@ class Sweeper:
         job.judged_on = references[job.key]
         if facts is not None and facts.metadata is not None:
             job.length_bytes = facts.metadata.length_bytes
-            job.is_anothers = names_another(job.request, facts.metadata.custom_metadata)
         job.was_there = node is not None
         case = Case(
             request=job.request,
@@ -206,7 +206,11 @@ class Sweeper:
             baseline=job.given.baseline,
             unconfirmed=unconfirmed,
         )
-        return judge(case, self._rules.policy, now_ms=self._clock.now_ms())
+        verdict = judge(case, self._rules.policy, now_ms=self._clock.now_ms())
+        # judge() deletes no ledger that names another owner
+        if verdict.outcome is not Outcome.DELETED and facts is not None and facts.metadata is not None:
+            job.is_anothers = names_another(job.request, facts.metadata.custom_metadata)
+        return verdict
 
     def _journaled(self, deletable: Sequence[LedgerJob], nodes: _Nodes) -> list[LedgerJob]:
         """Make durable what an undo of the deletes needs; return the jobs that may still delete."""

@@ -9,13 +9,14 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -28,11 +29,12 @@ from udfs import columns as c
 from udfs.formats.message_id import message_id_text
 from udfs.owners.sightings import OWNER_ABSENT_SINCE, signed, subject_of
 from udfs.paths import base_topic, topic_of
-from udfs.records import Outcome, PendingDelete, Rejection, Verdict
+from udfs.records import LedgerComponent, Outcome, PendingDelete, Rejection, Verdict
 from udfs.requests.admission import Admission, admit, first_topic
 from udfs.requests.request_format import MAX_REQUEST_BYTES, decode
 from udfs.requests.retry import (
     ORIGIN_MESSAGE_ID,
+    REAL_TOPIC,
     Delays,
     as_original,
     attempt_of,
@@ -43,8 +45,12 @@ from udfs.requests.retry import (
 )
 from udfs.undelivered import rejection_of
 
-Decode = Callable[[bytes | None, int], PendingDelete | Rejection]
+_Request = PendingDelete | Rejection
+Decode = Callable[[bytes | None, int], _Request]
 """udfs.requests.request_format.decode."""
+
+_KEPT_ANSWERS = 1024  # about topics and owners; their names come from senders
+_position = itemgetter(*c.POSITION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +80,12 @@ class AdmittedOwners:
         requests: Counter[tuple[str, str]] = Counter()
         for batch in batches:
             total += batch.num_rows
-            named = batch.filter(pc.is_valid(batch.column(c.REFERENCE_KEY)))
-            for message in reader.read(named.to_pylist()):
+            named = [row for row in batch.to_pylist() if row[c.REFERENCE_KEY] is not None]
+            for row, request in reader.requests(named):
                 # A refused request must not cause a read: otherwise a client that may publish to any one topic could
                 # make this service read the znodes of all topics, and make brokers load them.
-                if isinstance(message.request, PendingDelete):
-                    requests[message.row[c.TENANT], message.row[c.REFERENCE_KEY]] += 1
+                if isinstance(request, PendingDelete):
+                    requests[row[c.TENANT], row[c.REFERENCE_KEY]] += 1
         counts = [{c.TENANT: tenant, c.REFERENCE_KEY: owner, c.ASKED: n} for (tenant, owner), n in requests.items()]
         yield pa.RecordBatch.from_pylist([{c.ASKED: total}, *counts], schema=schemas.OWNER)
 
@@ -88,12 +94,23 @@ def count_requests(rows: DataFrame, task: AdmittedOwners) -> RequestCounts:
     """Count the messages in rows of schemas.MESSAGE, and the admitted requests of each owner, in one job."""
     total = 0
     by_owner: Counter[tuple[str, str]] = Counter()
-    for row in rows.drop(c.MESSAGE_KEY).mapInArrow(task, from_arrow_schema(schemas.OWNER)).collect():
+    # in a request topic no property counts
+    columns = [*c.POSITION, c.PAYLOAD, c.NO_REQUEST, c.REFERENCE_KEY, c.TENANT]
+    if task.query != REQUESTS:
+        columns.append(c.MESSAGE_PROPERTIES)
+    for row in rows.select(columns).mapInArrow(task, from_arrow_schema(schemas.OWNER)).collect():
         if row[c.REFERENCE_KEY] is None:
             total += row[c.ASKED]
         else:
             by_owner[row[c.TENANT], row[c.REFERENCE_KEY]] += row[c.ASKED]
     return RequestCounts(total, by_owner)
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    topic: str  # to which a message was first published
+    is_lane: bool
+    partition: int  # of the topic that it was read from; -1: the topic has no partitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,38 +144,71 @@ class RowDecoder:
         self._most_bytes = most_bytes
         self._decode = decode
         self._last_position: tuple[Any, ...] = ()
+        # a task has thousands of messages from few topics for few owners
+        self._origin = lru_cache(maxsize=_KEPT_ANSWERS)(self._origin_of)
+        self._refusals: dict[tuple[str, LedgerComponent, str], Rejection | None] = {}
 
-    def read(self, rows: Sequence[Mapping[str, Any]]) -> list[Message]:
+    def read(self, rows: Iterable[Mapping[str, Any]]) -> list[Message]:
         """Read rows, in order."""
         return [self._message(row) for row in rows if self._is_new(row)]
 
+    def requests(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], _Request]]:
+        """Yield the rows that read() reads, each with the request of its message."""
+        for row in rows:
+            if self._is_new(row):
+                is_ours, written = self._properties(row)
+                origin = self._origin(row[c.SOURCE], written.get(REAL_TOPIC, "") if is_ours else "")
+                yield row, self._admitted(self._payload(row), origin.topic)
+
     def _is_new(self, row: Mapping[str, Any]) -> bool:
-        position = tuple(row[name] for name in c.POSITION)
-        is_new = position != self._last_position
+        position = _position(row)
+        is_new: bool = position != self._last_position
         self._last_position = position
         return is_new
 
     def _message(self, row: Mapping[str, Any]) -> Message:
-        written = {str(name): str(value) for name, value in (row[c.MESSAGE_PROPERTIES] or ()) if value is not None}
-        own_id = message_id_text(
-            row[c.POSITION_LEDGER], row[c.POSITION_ENTRY], _partition(row[c.SOURCE]), row[c.POSITION_BATCH]
+        is_ours, written = self._properties(row)
+        origin = self._origin(row[c.SOURCE], written.get(REAL_TOPIC, "") if is_ours else "")
+        payload = self._payload(row)
+        own_id = message_id_text(row[c.POSITION_LEDGER], row[c.POSITION_ENTRY], origin.partition, row[c.POSITION_BATCH])
+        return Message(
+            row=row,
+            request=self._admitted(payload, origin.topic),
+            properties=written if is_ours else as_original(written),
+            origin_id=written.get(ORIGIN_MESSAGE_ID, own_id) if is_ours else own_id,
+            decoded=payload if isinstance(payload, PendingDelete) else None,
+            lane=origin.topic if origin.is_lane else None,
         )
+
+    def _properties(self, row: Mapping[str, Any]) -> tuple[bool, dict[str, str]]:
+        """Return whether the properties that only this service writes count, and all properties."""
         # Every client that may publish to a request topic can write any property, so the properties that only this
         # service writes are ignored there. In the retry topic, the same properties are our own, unless the message is
         # no request: none of our copies is like that, so a sender wrote it, even in the retry topic.
         fault = row.get(c.NO_REQUEST)
         is_ours = self._query != REQUESTS and not fault
-        topic = first_topic(row[c.SOURCE], written if is_ours else {}, self._admission)
-        payload = rejection_of(fault) if fault else self._decode(row[c.PAYLOAD], self._most_bytes)
-        decoded = payload if isinstance(payload, PendingDelete) else None
-        return Message(
-            row=row,
-            request=payload if decoded is None else admit(decoded, topic, self._admission),
-            properties=written if is_ours else as_original(written),
-            origin_id=written.get(ORIGIN_MESSAGE_ID, own_id) if is_ours else own_id,
-            decoded=decoded,
-            lane=topic if self._admission.is_lane(topic) else None,
-        )
+        properties = row.get(c.MESSAGE_PROPERTIES) or ()
+        return is_ours, {str(name): str(value) for name, value in properties if value is not None}
+
+    def _payload(self, row: Mapping[str, Any]) -> _Request:
+        fault = row.get(c.NO_REQUEST)
+        return rejection_of(fault) if fault else self._decode(row[c.PAYLOAD], self._most_bytes)
+
+    def _origin_of(self, source: str, original: str) -> _Origin:
+        topic = first_topic(source, {REAL_TOPIC: original}, self._admission)
+        return _Origin(topic, self._admission.is_lane(topic), _partition(source))
+
+    def _admitted(self, request: _Request, topic: str) -> _Request:
+        """Return the request, or why its topic has no right to it."""
+        if isinstance(request, Rejection):
+            return request
+        key = request.managed_ledger, request.component, topic  # all that admit() reads
+        if key not in self._refusals:
+            if len(self._refusals) >= _KEPT_ANSWERS:
+                self._refusals.clear()
+            answer = admit(request, topic, self._admission)
+            self._refusals[key] = answer if isinstance(answer, Rejection) else None
+        return self._refusals[key] or request
 
 
 def _partition(source: str) -> int:

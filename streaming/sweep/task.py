@@ -43,7 +43,7 @@ from udfs import columns as c
 from udfs.blast_radius import DryRunPlan
 from udfs.formats.internal_stats import Position
 from udfs.owners.references import key_of, tenant_of_key
-from udfs.owners.sightings import absent_since_ms, subject_of
+from udfs.owners.sightings import OWNER_ABSENT_SINCE, absent_since_ms, subject_of
 from udfs.records import Counts, LedgerType, Outcome, PendingDelete, Reason, Reference, Rejection, Verdict
 
 # How many requests share round trips; a larger number saves no further round trip.
@@ -159,7 +159,9 @@ class Worker:
 
     def _job(self, request: PendingDelete, message: Message) -> Job:
         _references, baselines = self.owners
-        seen_ms = absent_since_ms(self.secret, subject_of(request), message.properties)
+        seen_ms = None
+        if OWNER_ABSENT_SINCE in message.properties:
+            seen_ms = absent_since_ms(self.secret, subject_of(request), message.properties)
         return Job(request, seen_ms, baselines.get(message.row[c.REFERENCE_KEY]))
 
     def _held_back(self, jobs: Mapping[int, Job]) -> dict[int, Swept]:

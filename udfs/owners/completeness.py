@@ -27,7 +27,7 @@ def shrunk(baseline: Counts | None, now: Counts, *, most: float, above: int) -> 
         most: the largest share that may be missing since the last read (1: any).
         above: a source whose baseline is this many ledgers or fewer is not judged.
     """
-    if baseline is None:
+    if baseline is None or (baseline.listed <= now.listed and baseline.remembered <= now.remembered):
         return ""
     for source, before, after in (
         ("ZooKeeper", baseline.listed, now.listed),

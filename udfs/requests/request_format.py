@@ -9,6 +9,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from udfs.formats.java_uuid import uuid_halves, uuid_text
@@ -118,13 +119,9 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object_of, parse_constant=_refuse
 
 
 def _request(fields: dict[str, Any]) -> PendingDelete:
-    component = _component(fields)
-    ledger_type = _ledger_type(fields)
-    if _ONLY_TYPE_OF.get(component) is not (ledger_type if ledger_type in _ONLY_TYPE_OF.values() else None):
-        _refuse(Reason.UNKNOWN_LEDGER_TYPE, f"ledgerType {ledger_type} does not go with {component}")
-    managed_ledger = _managed_ledger(fields)
-    if component is LedgerComponent.SEGMENT and segment_of(managed_ledger) is None:
-        _refuse(Reason.BAD_TOPIC_NAME, f"topicName: {_shown(managed_ledger)} is no segment of a scalable topic")
+    component, ledger_type, managed_ledger = _named(
+        *(_required_text(fields, name) for name in ("ledgerComponent", "ledgerType", "topicName"))
+    )
     return PendingDelete(
         managed_ledger=managed_ledger,
         component=component,
@@ -137,24 +134,35 @@ def _request(fields: dict[str, Any]) -> PendingDelete:
     )
 
 
-def _component(fields: Mapping[str, Any]) -> LedgerComponent:
-    name = _required_text(fields, "ledgerComponent")
+# Requests of one owner come one after another. Names that are refused are not kept.
+@lru_cache(maxsize=1024)
+def _named(component_name: str, type_name: str, topic: str) -> tuple[LedgerComponent, LedgerType, str]:
+    """Return component, ledger type and managed ledger."""
+    component, ledger_type = _component(component_name), _ledger_type(type_name)
+    if _ONLY_TYPE_OF.get(component) is not (ledger_type if ledger_type in _ONLY_TYPE_OF.values() else None):
+        _refuse(Reason.UNKNOWN_LEDGER_TYPE, f"ledgerType {ledger_type} does not go with {component}")
+    managed_ledger = _managed_ledger(topic)
+    if component is LedgerComponent.SEGMENT and segment_of(managed_ledger) is None:
+        _refuse(Reason.BAD_TOPIC_NAME, f"topicName: {_shown(managed_ledger)} is no segment of a scalable topic")
+    return component, ledger_type, managed_ledger
+
+
+def _component(name: str) -> LedgerComponent:
     if name not in LedgerComponent.__members__:
         components = ", ".join(LedgerComponent)
         _refuse(Reason.UNKNOWN_COMPONENT, f"ledgerComponent is {_shown(name)}, expected one of {components}")
     return LedgerComponent(name)
 
 
-def _ledger_type(fields: Mapping[str, Any]) -> LedgerType:
-    name = _required_text(fields, "ledgerType")
+def _ledger_type(name: str) -> LedgerType:
     if name not in LedgerType.__members__:
         _refuse(Reason.UNKNOWN_LEDGER_TYPE, f"ledgerType is {_shown(name)}, expected one of {', '.join(LedgerType)}")
     return LedgerType(name)
 
 
-def _managed_ledger(fields: Mapping[str, Any]) -> str:
+def _managed_ledger(topic: str) -> str:
     try:
-        return managed_ledger_name(_required_text(fields, "topicName"))
+        return managed_ledger_name(topic)
     except ValueError as error:
         _refuse(Reason.BAD_TOPIC_NAME, f"topicName: {error}")
 

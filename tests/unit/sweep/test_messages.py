@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 
 from streaming.schemas import REQUESTS, RETRY
+from streaming.sweep import messages
 from streaming.sweep.messages import RowDecoder
-from tests.builders import data_request
+from tests.builders import cursor_request, data_request
 from udfs import columns as c
 from udfs.owners.sightings import OWNER_ABSENT_SINCE
-from udfs.records import PendingDelete, Reason, Rejection
+from udfs.records import LedgerComponent, PendingDelete, Reason, Rejection
 from udfs.requests.admission import Admission
 from udfs.requests.lanes import Lanes
 from udfs.requests.request_format import decode, encode
@@ -156,3 +158,21 @@ def test_a_message_belongs_to_the_lane_to_which_it_was_first_published(
     admission = replace(ADMISSION, lanes=Lanes.TENANT)
     (message,) = RowDecoder(query, admission).read([row(source=source, fields=fields)])
     assert message.lane == lane
+
+
+@pytest.mark.parametrize("query", [REQUESTS, RETRY])
+@pytest.mark.parametrize("kept_answers", [2, 1000])
+def test_no_message_has_the_rights_of_another(query: str, kept_answers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "_KEPT_ANSWERS", kept_answers)
+    rules = replace(ADMISSION, components=frozenset({LedgerComponent.MANAGED_LEDGER}), lanes=Lanes.TENANT)
+    asked = [named(5, f"{tenant}/ns/persistent/t") for named in (data_request, cursor_request) for tenant in ("a", "b")]
+    sources = [SYSTEM, f"{SYSTEM}-RETRY", "persistent://a/ns/t", "persistent://b/ledger-deletion/__ledger_deletion"]
+    rows = [
+        row(entry, {c.PAYLOAD: encode(request), c.MESSAGE_PROPERTIES: [(REAL_TOPIC, original)]}, source=source)
+        for entry, (request, source, original) in enumerate(product(asked, sources, sources))
+    ]
+    alone = [RowDecoder(query, rules).read([each])[0] for each in rows]
+    together = RowDecoder(query, rules).read(rows)
+    assert [(each.request, each.lane) for each in together] == [(each.request, each.lane) for each in alone]
+    counted = [request for _row, request in RowDecoder(query, rules).requests(rows)]
+    assert counted == [each.request for each in alone]
