@@ -91,6 +91,8 @@ def start(settings: Settings, jars: Jars, *, with_streams: bool = True) -> Spark
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     log_refusals_in_one_line(spark.sparkContext)
+    # the executors' PATH (streaming/spark/submission.py): Spark would also pass it to our source's Python on the driver
+    spark.sparkContext.environment.pop("PATH", None)
     if has_connector():
         connector_clients.keep_in_driver(spark)
         if with_streams:

@@ -21,6 +21,7 @@ from streaming.config.sections import path_keys
 from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
 from streaming.errors import ConfigError
+from streaming.spark.installed import has_connector
 from streaming.spark.submitted import EVERYWHERE, is_local
 from streaming.spark.worker_daemon import __name__ as _DAEMON
 
@@ -39,6 +40,7 @@ _NAMES_A_FILE = re.compile(
     r"|spark\.kubernetes\.(?:driver|executor)\.(?:secrets|secretKeyRef)\..+"
     r"|spark\.kubernetes\.container\.image\.pullSecrets"
 )
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROFILES = ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CREDENTIAL_PROFILES_FILE")
 
 
@@ -181,9 +183,11 @@ def _faults_of_a_remote_driver(config: Path, environment: Mapping[str, str]) -> 
 
 
 def _variables(submission: Submission, environment: Mapping[str, str]) -> list[str]:
-    """Return the environment of spark-submit's own JVM: the address of its UI, and its scratch folder."""
+    """Return the environment of spark-submit's own JVM: where it finds Python, its UI's address, its scratch folder."""
     variables = {}
     spark = submission.settings.spark
+    if _is_found_by_name(submission):
+        variables["PATH"] = f"{Path(sys.executable).parent}:{environment.get('PATH', _PATH)}"
     # Spark also uses this address for the driver, unless spark.driver.host is set
     if spark.ui_address not in EVERYWHERE and (submission.is_local or submission.driver_host):
         variables["SPARK_LOCAL_IP"] = spark.ui_address
@@ -229,12 +233,15 @@ def _files(submission: Submission) -> Iterator[str]:
 def _conf(submission: Submission, environment: Mapping[str, str]) -> dict[str, str]:
     if submission.is_local:
         return {"spark.pyspark.python": sys.executable, "spark.pyspark.driver.python": sys.executable}
-    python = f"{IMAGE_HOME}/venv/bin/python" if submission.image else f"./{_UNPACKED}/bin/python"
+    python = _workers_python(submission)
     conf = {
         "spark.pyspark.python": python,
         "spark.pyspark.driver.python": python if submission.in_cluster else sys.executable,
         "spark.python.daemon.module": _DAEMON,
     }
+    if _is_found_by_name(submission):
+        conf["spark.pyspark.python"] = Path(sys.executable).name
+        conf["spark.executorEnv.PATH"] = f"{Path(python).parent}:{_PATH}"
     if submission.driver_host:
         conf["spark.driver.host"] = submission.driver_host
         conf["spark.driver.bindAddress"] = submission.driver_host
@@ -247,6 +254,20 @@ def _conf(submission: Submission, environment: Mapping[str, str]) -> dict[str, s
     if _PROFILES[0] in environment:  # a path, and no secret
         conf[f"spark.executorEnv.{_PROFILES[0]}"] = environment[_PROFILES[0]]
     return conf
+
+
+def _workers_python(submission: Submission) -> str:
+    return f"{IMAGE_HOME}/venv/bin/python" if submission.image else f"./{_UNPACKED}/bin/python"
+
+
+def _is_found_by_name(submission: Submission) -> bool:
+    """Whether each host finds Python on its own PATH.
+
+    Our source plans in the driver and reads in the executors, and Spark starts it with the same words on both. Where
+    the driver's Python has another path, only a name without a path works.
+    """
+    is_elsewhere = not (submission.is_local or submission.in_cluster) and sys.executable != _workers_python(submission)
+    return is_elsewhere and not has_connector()
 
 
 def _in_image(path: Path) -> str:

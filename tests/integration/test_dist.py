@@ -149,6 +149,8 @@ class Driver:
                 "spark.executor.memory=1g",
                 "--conf",
                 "spark.eventLog.enabled=true",
+                "--conf",
+                "spark.eventLog.compress=false",
             ),
             *("--conf", f"spark.eventLog.dir={self._events}", "--", *command),
             env=self._env,
@@ -178,7 +180,7 @@ class Driver:
 
     def seen(self) -> str:
         """Return the texts of Spark's UI, the list of processes and the log."""
-        events = (file.read_text() for file in self._events.iterdir())
+        events = (file.read_text() for file in self._events.rglob("*") if file.is_file())
         return "".join([*events, *self._seen, self.log.read_text()])
 
 
@@ -241,7 +243,7 @@ def test_the_service_runs_on_workers_with_only_python_and_java(
     credentials = tmp_path / "credentials"
     credentials.write_text(f"[default]\naws_access_key_id = id\naws_secret_access_key = {secret}\n")
     config = service.config.read_text().replace(f"{cluster.home.root}/aws-credentials", str(credentials))
-    # this broker needs none, and takes any: so the workers' connector needs our classes
+    # this broker needs none, and takes any: so the workers' readers need it
     password = tmp_path / "basic"
     password.write_text(f"reaper:{secret}\n")
     service.config.write_text(config.replace("[pulsar]", f'[pulsar]\nbasic_file = "{password}"'))

@@ -8,7 +8,9 @@ import pytest
 
 from streaming.config.load import CONF, load
 from streaming.errors import ConfigError
+from streaming.spark.installed import has_connector
 from streaming.spark.submission import IMAGE_HOME, Submission, arguments, needs, secret_files
+from tests.combinations import with_source
 
 JAR = Path("/dist/jars/connector.jar")
 STANDALONE, YARN, KUBERNETES = "spark://head:7077", "yarn", "k8s://https://head"
@@ -35,20 +37,42 @@ def options(line: list[str]) -> dict[str, str]:
 
 def test_on_a_cluster_nothing_says_where_the_driver_listens_unless_the_caller_does(tmp_path: Path) -> None:
     line = arguments(wanted(tmp_path, STANDALONE), {})
-    assert line[0].endswith("/bin/spark-submit")
+    assert next(word for word in line if "=" not in word and word != "env").endswith("/bin/spark-submit")
     assert [each for each in line if "SPARK_LOCAL_IP" in each or "spark.driver.host" in each or "bindA" in each] == []
     told = arguments(wanted(tmp_path, STANDALONE, driver_host="10.0.0.7"), {})
-    assert told[:2] == ["env", "SPARK_LOCAL_IP=127.0.0.1"]  # of the UI; Spark takes the driver's from the next two
+    # of the UI; Spark takes the driver's from the next two
+    assert "SPARK_LOCAL_IP=127.0.0.1" in told[: told.index("--master")]
     assert options(told)["spark.driver.host"] == options(told)["spark.driver.bindAddress"] == "10.0.0.7"
 
 
 def test_workers_get_the_packed_environment_and_the_driver_keeps_this_python(tmp_path: Path) -> None:
     said = options(arguments(wanted(tmp_path, STANDALONE), {}))
     assert said["--archives"] == f"{tmp_path}/environment.tar.gz#environment"
-    assert said["spark.pyspark.python"] == "./environment/bin/python"
+    if has_connector():
+        assert said["spark.pyspark.python"] == "./environment/bin/python"
     assert Path(said["spark.pyspark.driver.python"]).is_absolute()
     assert said["spark.python.daemon.module"] == "streaming.spark.worker_daemon"
     assert said["--jars"] == str(JAR)
+
+
+@with_source
+@pytest.mark.parametrize(
+    ("master", "image", "folder"),
+    [(STANDALONE, "", "environment/bin"), (KUBERNETES, "reaper:1", f"{IMAGE_HOME}/venv/bin")],
+)
+def test_a_driver_outside_of_the_cluster_and_its_workers_find_python_by_one_name(
+    tmp_path: Path, master: str, image: str, folder: str
+) -> None:
+    """Spark starts our source with the same words in the driver and in the executors."""
+    line = arguments(wanted(tmp_path, master, image=image), {"PATH": "/opt/java/bin"})
+    said = options(line)
+    python = Path(sys.executable)
+    assert said["spark.pyspark.python"] == python.name
+    assert f"PATH={python.parent}:/opt/java/bin" in line[: line.index("--master")]
+    assert said["spark.executorEnv.PATH"].startswith(f"{folder}:/usr/local/")
+    within = arguments(wanted(tmp_path, KUBERNETES, image="reaper:1", deploy_mode="cluster"), {})
+    assert options(within)["spark.pyspark.python"] == f"{IMAGE_HOME}/venv/bin/python"
+    assert [word for word in within if "PATH=" in word] == []
 
 
 def test_a_local_master_needs_no_environment_and_has_its_ui_where_the_configuration_says(tmp_path: Path) -> None:
@@ -74,7 +98,8 @@ def test_on_kubernetes_all_comes_from_the_image_and_secrets_are_mounted_where_th
     chosen = {"image": "reaper:1", "secret": "reaper-secrets", "dist": Path("nowhere")}
     said = options(arguments(wanted(tmp_path, KUBERNETES, **chosen), {}))  # type: ignore[arg-type]
     assert said["--jars"] == f"local://{IMAGE_HOME}/jars/connector.jar"
-    assert said["spark.pyspark.python"] == f"{IMAGE_HOME}/venv/bin/python"
+    if has_connector():
+        assert said["spark.pyspark.python"] == f"{IMAGE_HOME}/venv/bin/python"
     assert said["spark.kubernetes.container.image"] == "reaper:1"
     assert said["spark.kubernetes.executor.secrets.reaper-secrets"] == "/etc/secrets"
     assert "spark.kubernetes.driver.secrets.reaper-secrets" not in said
