@@ -20,7 +20,7 @@ from streaming.config.stores import is_on_s3
 from streaming.errors import ConfigError
 from streaming.spark import classes, connector_clients, connector_lz4, ivy, s3a, scratch, submitted
 from streaming.spark.installed import has_connector, require_tested
-from streaming.spark.submitted import LOOPBACK
+from streaming.spark.submitted import JAVA_OPTIONS, LOOPBACK
 from udfs.units import MIB
 
 log = logging.getLogger("ledger-reaper")
@@ -134,10 +134,9 @@ def _own_conf(settings: Settings, jars: Jars, *, with_streams: bool) -> dict[str
     # set by a variable, because Spark logs a warning at each start if spark.local.dir is set instead
     os.environ["SPARK_LOCAL_DIRS"] = str(local_dir)
     java_options = (
-        "-Xss8m",
+        *JAVA_OPTIONS,
         f'"-Dlog4j2.configurationFile={_log_configuration()}"',
         f'"-Djava.io.tmpdir={local_dir}"',
-        "-XX:-UsePerfData",
         settings.spark.java_options,
         *(classes.options(settings.spark, (*jars.everywhere, *jars.driver), local_dir) if with_streams else ()),
     )

@@ -22,7 +22,7 @@ from streaming.config.settings import Settings
 from streaming.config.stores import is_on_s3
 from streaming.errors import ConfigError
 from streaming.spark.installed import has_connector
-from streaming.spark.submitted import EVERYWHERE, is_local
+from streaming.spark.submitted import EVERYWHERE, JAVA_OPTIONS, is_local
 from streaming.spark.worker_daemon import __name__ as _DAEMON
 
 ENVIRONMENT = "environment.tar.gz"  # deploy/dist.sh creates it
@@ -211,9 +211,8 @@ def _java_options(submission: Submission) -> str:
     log = _LOG if submission.in_cluster and not submission.image else str(CONF / _LOG)
     log = _in_image(Path(log)) if submission.in_cluster and submission.image else log
     options = (
-        "-Xss8m",
+        *JAVA_OPTIONS,
         f'"-Dlog4j2.configurationFile={log}"',
-        "-XX:-UsePerfData",
         submission.settings.spark.java_options,
     )
     return " ".join(option for option in options if option)

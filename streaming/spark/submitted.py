@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from streaming.config.sections import SparkSettings
 
 _GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"  # spark-submit sets this variable for the Python that it starts
+# Of the driver's JVM; spark.java_options follow. Python does most of the work, and the JVM's second compiler (C2) costs
+# more CPU than its code saves: 14 s at a start, and in a backlog of 300,000 requests as well (bench/README.md).
+JAVA_OPTIONS = ("-Xss8m", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1")
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104  an operator chooses it, and we don't
 NO_UI = "none; spark-submit needs SPARK_LOCAL_IP in its environment, the address that the UI is to listen on"
