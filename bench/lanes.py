@@ -1,12 +1,13 @@
 """Measures lanes: how many idle ones cost what, and how long requests wait on the active ones.
 
-    python -m bench.lanes [--lanes 1000] [--active 10] [--minutes 2] [--home DIR]
+    python -m bench.lanes [--lanes 1000] [--active 10] [--minutes 2] [--batch 200] [--no-odd] [--home DIR]
 
 A sandbox gets one tenant with a lane for each of --lanes. The script measures the time until a service watches them
 all, then the CPU seconds of the service and of the broker in a minute without any request, and their memory. Then
 --active tenants send a request every few seconds: alone for --minutes, and again for --minutes beside a hostile tenant
-that floods its lane with requests and sends the odd messages of tests/integration/drawn_messages.py. Each receipt's
-time minus the time of sending is a wait. The exit code is 1 if a request has no receipt or several.
+that floods its lane with requests, five batches of --batch a second, and sends the odd messages of
+tests/integration/drawn_messages.py. Each receipt's time minus the time of sending is a wait. The exit code is 1 if a
+request has no receipt or several.
 """
 
 import json
@@ -20,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -44,7 +46,7 @@ from udfs import columns as c
 _AT_ONCE = 16
 _IDLE_S = 60.0
 _EVERY_S = 5.0  # an active tenant sends a request so often
-_FLOOD = 200  # messages of a batch of the flood
+_FLOOD_S = 0.2  # between two batches of the flood
 HOSTILE = "hostile"
 _LANES_OF_A_SMALL_HEAP = 2_000
 _LARGE = {
@@ -149,22 +151,38 @@ def _send(settings: Settings, tenants: list[str], first: int, seconds: float) ->
     return sent
 
 
-def _be_hostile(settings: Settings, stop: threading.Event, counts: Counter[str]) -> None:
+@dataclass(frozen=True)
+class Hostile:
+    """The messages of the hostile tenant."""
+
+    batch: int  # requests of a batch of the flood
+    odd: bool  # odd messages too
+
+
+def _be_hostile(settings: Settings, hostile: Hostile, stop: threading.Event, counts: Counter[str]) -> None:
     partition = f"{_lane(HOSTILE)}-partition-0"
 
     def flood() -> None:
         with client(settings.pulsar) as opened:
             producer = opened.create_producer(
-                partition, batching_enabled=True, batching_max_messages=_FLOOD, block_if_queue_full=True
+                partition,
+                batching_enabled=True,
+                batching_max_messages=hostile.batch,
+                batching_max_allowed_size_in_bytes=4 * 1024 * 1024,
+                batching_max_publish_delay_ms=1000,  # flush() sends what is there
+                block_if_queue_full=True,
             )
-            while not stop.wait(0.2):
-                for number in range(_FLOOD):
+            while not stop.wait(_FLOOD_S):
+                for number in range(hostile.batch):
                     producer.send_async(_payload(HOSTILE, 500_000_000 + counts["flood"] + number), lambda *_: None)
                 producer.flush()
-                counts["flood"] += _FLOOD
+                counts["flood"] += hostile.batch
 
     flooding = threading.Thread(target=flood)
     flooding.start()
+    if not hostile.odd:
+        flooding.join()
+        return
     chance = random.Random(7)
     drawer = Drawer(chance, transactions=False)
     with senders(settings.pulsar.service_url) as send:
@@ -201,7 +219,7 @@ def _waits(settings: Settings, sent: dict[int, float]) -> dict[str, object]:
     }
 
 
-def measure(home: Path, lanes: int, active: int, minutes: float) -> int:
+def measure(home: Path, lanes: int, active: int, minutes: float, sends: Hostile) -> int:
     """Run all phases and print each; return 1 if a request has no receipt or several."""
     if lanes > _LANES_OF_A_SMALL_HEAP:
         launch._MEMORY.update(_LARGE)
@@ -237,7 +255,7 @@ def measure(home: Path, lanes: int, active: int, minutes: float) -> int:
         results.append(_waits(settings, _send(settings, chosen, 1_000_000, minutes * 60)))
         print(json.dumps({"quiet": results[-1]}), flush=True)
         stop, counts = threading.Event(), Counter[str]()
-        hostile = threading.Thread(target=_be_hostile, args=(settings, stop, counts))
+        hostile = threading.Thread(target=_be_hostile, args=(settings, sends, stop, counts))
         hostile.start()
         time.sleep(10)
         results.append(_waits(settings, _send(settings, chosen, 2_000_000, minutes * 60)))
@@ -253,13 +271,16 @@ def main() -> int:
     parser.add_argument("--lanes", type=int, default=1000)
     parser.add_argument("--active", type=int, default=10)
     parser.add_argument("--minutes", type=float, default=2)
+    parser.add_argument("--batch", type=int, default=200, help="requests of a batch of the hostile tenant")
+    parser.add_argument("--no-odd", action="store_true", help="let the hostile tenant send no odd messages")
     parser.add_argument("--home", type=Path, help="of the sandbox, which stays; default: a temporary one")
     options = parser.parse_args()
+    sends = Hostile(options.batch, odd=not options.no_odd)
     if options.home is not None:
-        return measure(options.home, options.lanes, options.active, options.minutes)
+        return measure(options.home, options.lanes, options.active, options.minutes, sends)
     with TemporaryDirectory(prefix="lanes-") as folder:
         try:
-            return measure(Path(folder), options.lanes, options.active, options.minutes)
+            return measure(Path(folder), options.lanes, options.active, options.minutes, sends)
         finally:
             clusters.down(Path(folder))
 

@@ -346,7 +346,7 @@ class Assembly:
             newest_receipts=partial(newest_positions, settings.state_dir, _is_in_lane(settings)),
             of_queries=partial(positions_of_queries, settings),
         )
-        return LaneReader(
+        reader = LaneReader(
             existing=OwnedLanes(
                 store=self.instance.clients.store, settings=settings, ownership=self.instance.ownership
             ),
@@ -358,6 +358,8 @@ class Assembly:
             last_message=partial(last_message, settings.pulsar),
             show=self.board.show,
         )
+        service.give_way[SLOW_LANES] = reader.let_passes_go_first
+        return reader
 
     def upkeep(self, queries: RunningQueries, lanes: LaneReader | None) -> Upkeep:
         """Return the periodic duties."""

@@ -8,7 +8,7 @@
 
 import threading
 from bisect import bisect_left
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -84,6 +84,8 @@ class LedgerDeletionService:
     describe: Describe
     chunk_rows: int
     most_rows: Mapping[str, int] = field(default_factory=dict)  # of a chunk, for queries with smaller chunks
+    # by query: called before each of its chunks, waits for chunks of others to come first
+    give_way: dict[str, Callable[[], None]] = field(default_factory=dict)
     max_request_bytes: int
     messages: AsMessages = messages
     completed: Complete = _as_delivered
@@ -171,7 +173,9 @@ class LedgerDeletionService:
                 self._finish_interrupted()
             return
         chunk_rows = self.most_rows.get(query, self.chunk_rows)
+        give_way = self.give_way.get(query, lambda: None)
         for chunk in chunks_of(rows, bounds_of(last_rows.values(), chunk_rows)):
+            give_way()
             self._chunk(query, batch_id, chunk)
 
     def _chunk(self, query: str, batch_id: int, rows: DataFrame) -> None:

@@ -58,6 +58,7 @@ _MOST_STALLS = 3  # in passes one after the other; after that, late lanes are sl
 _SHOWN = 5  # lanes that are named where lanes are not read
 _SUBSCRIBE_S = 2.0  # of each _COUNT_S, for subscriptions
 _SUBSCRIBE_PAUSE_S = 60.0  # between two tries for a topic
+_GIVE_WAY_S = 2.0  # the longest wait of a slow lane's chunk for passes
 _PARKED_S = 60.0  # a shorter fault, such as a move of a topic, is not shown
 
 
@@ -100,11 +101,13 @@ class LaneReader:
     _logged: tuple[str, float] = ("", 0.0)  # the last failure that was logged, and when
     _parked_since_ms: int | None = None  # None: all lanes are read
     _guard: threading.Lock = field(default_factory=threading.Lock)
+    _is_over: threading.Condition = field(init=False)  # a pass
     _besides: list[Beside] = field(init=False)
     _threads: ThreadPoolExecutor = field(default_factory=_new_threads)
 
     def __post_init__(self) -> None:
         """Create the threads, which start() starts."""
+        self._is_over = threading.Condition(self._guard)
         self._slow = SlowLanes(
             progress=self.progress,
             admin=self.admin,
@@ -247,6 +250,14 @@ class LaneReader:
         self.progress.service.gate.check_stop()
         self._slow.read_next()
 
+    def let_passes_go_first(self) -> None:
+        """Wait until passes have read all lanes that have rung, but not for long; before a chunk of a slow lane."""
+        # a request that rings during a pass would otherwise wait for that pass, for such a chunk, and for its own pass
+        with self._is_over:
+            self._is_over.wait_for(
+                lambda: not (self.bell.has_rung or self._in_work or len(self._waiting)), timeout=_GIVE_WAY_S
+            )
+
     def run_pass(self) -> None:
         """Wait shortly for a ring, and process the next lanes that have rung. Raises what the service's take does."""
         self.progress.service.gate.check_stop()
@@ -269,8 +280,9 @@ class LaneReader:
                 self._slow.add(taken[0], one_line(error_of(LANES, error)))
             raise
         finally:
-            with self._guard:
+            with self._is_over:
                 self._in_work -= {*taken}
+                self._is_over.notify_all()
 
     def _next_lanes(self) -> list[str]:
         rung = self.bell.rung(0.0 if len(self._waiting) or self._halves else _RING_S)

@@ -161,6 +161,12 @@ class Doorbell:
             rung, self._rung = list(self._rung), {}
             return rung
 
+    @property
+    def has_rung(self) -> bool:
+        """Whether partitions have rung since the last call of rung()."""
+        with self._change:
+            return bool(self._rung)
+
     def settle(self, partition: str, processed: Position | None) -> None:
         """Acknowledge all messages up to a position (None: nothing), and let the partition ring again."""
         with self._change:

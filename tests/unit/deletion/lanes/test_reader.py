@@ -38,6 +38,7 @@ class Bell:
         self.faults: dict[str, Fault] = {}
         self.watched: set[str] = set()
         self.settled: list[tuple[str, Position | None]] = []
+        self.was_asked = threading.Event()  # whether it has rung
         self._rung: list[str] = []
         self._unsettled: set[str] = set()
 
@@ -57,6 +58,11 @@ class Bell:
             if partition not in self._unsettled:
                 self._unsettled.add(partition)
                 self._rung.append(partition)
+
+    @property
+    def has_rung(self) -> bool:
+        self.was_asked.set()
+        return bool(self._rung)
 
     def rung(self, _timeout_s: float) -> list[str]:
         rung, self._rung = self._rung, []
@@ -340,6 +346,43 @@ def test_a_flood_is_processed_in_passes_beside_the_requests_of_others(world: Wor
     counts = [sum(partition == name for partition, _ in world.service.receipts) for name in (A, B)]
     assert counts[1] == 1
     assert 0 < counts[0] <= 2 * 500
+
+
+@pytest.mark.parametrize("is_rung", [False, True], ids=["a pass runs", "a lane has rung during it"])
+def test_a_slow_lanes_chunk_comes_after_the_pass_that_runs(
+    world: World, is_rung: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_GIVE_WAY_S", 600.0)
+    order: list[str] = []
+
+    def slow_chunk() -> None:
+        world.reader.let_passes_go_first()
+        order.append("slow chunk")
+        world.bell.was_asked.set()
+
+    thread = threading.Thread(target=slow_chunk)
+
+    def take(*_: object) -> None:
+        if not order:
+            world.bell.ring(*[B] * is_rung)
+            thread.start()
+            assert world.bell.was_asked.wait(60)  # the slow chunk waits now
+        order.append("pass")
+
+    world.service.take = take  # type: ignore[assignment,method-assign]
+    world.add(A, (5, 1))
+    world.add(B, (6, 1))
+    world.work(A)
+    world.work()
+    thread.join(60)
+    assert order == [*["pass"] * (1 + is_rung), "slow chunk"]
+
+
+def test_a_slow_lanes_chunk_does_not_wait_long_for_passes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_GIVE_WAY_S", 0.0)
+    world.add(A, (5, 1))
+    world.service.take = lambda *_: world.reader.let_passes_go_first()  # type: ignore[method-assign]
+    world.work(A)
 
 
 def test_no_tenant_takes_all_of_a_pass(world: World) -> None:
@@ -635,6 +678,7 @@ def test_a_lane_that_is_refused_while_it_waits_is_not_reported_as_lost(
 
 @pytest.mark.parametrize("later_s", [0.0, 2 * SLOW_S])
 def test_a_lane_that_rings_while_it_is_still_being_read_is_read_after_that(world: World, later_s: float) -> None:
+    world.service._started.add(SLOW_LANES)  # by another slow lane
     world.add(A, (5, 1))
     world.odd = {A: 0}
     world.work(A)
