@@ -13,7 +13,7 @@ from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.orphans import consume_and_trim
 from streaming.sandbox.parts import part_clients
 from streaming.topics.setup import ensure_topics, faults_of
-from tests.integration.conftest import Deploy, kill, leak, new_topic, payload, stop, wait_until
+from tests.integration.conftest import Deploy, create_tenant, kill, leak, new_topic, payload, stop, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -30,7 +30,9 @@ def test_forged_foreign_and_doubtful_requests_delete_nothing_and_get_their_reaso
     in_use = topics.data_ledgers(cluster, topic)[-2]
     service = deploy()
     own = service.settings.topics.requests[0]
-    tenant_topic = f"persistent://rival/reaper/{own.rpartition('/')[2]}"
+    tenant = new_topic("rival").rpartition("/")[2]
+    create_tenant(cluster, tenant, "reaper")
+    tenant_topic = f"persistent://{tenant}/reaper/{own.rpartition('/')[2]}"
     monkeypatch.setenv("LEDGER_REAPER__TOPICS__REQUESTS", json.dumps([own, tenant_topic]))
     monkeypatch.setenv("LEDGER_REAPER__SAFETY__MAX_SHRINK", "0.5")
     monkeypatch.setenv("LEDGER_REAPER__SAFETY__SHRINK_APPLIES_ABOVE_LEDGERS", "5")
