@@ -33,6 +33,9 @@ def test_forged_foreign_and_doubtful_requests_delete_nothing_and_get_their_reaso
     tenant = new_topic("rival").rpartition("/")[2]
     create_tenant(cluster, tenant, "reaper")
     tenant_topic = f"persistent://{tenant}/reaper/{own.rpartition('/')[2]}"
+    with admin_for(service.settings) as admin:  # a producer would create it without partitions
+        admin.create_partitioned_topic(tenant_topic, 4)
+        admin.ensure_subscription(tenant_topic, service.settings.topics.subscription)
     monkeypatch.setenv("LEDGER_REAPER__TOPICS__REQUESTS", json.dumps([own, tenant_topic]))
     monkeypatch.setenv("LEDGER_REAPER__SAFETY__MAX_SHRINK", "0.5")
     monkeypatch.setenv("LEDGER_REAPER__SAFETY__SHRINK_APPLIES_ABOVE_LEDGERS", "5")
@@ -56,7 +59,7 @@ def test_forged_foreign_and_doubtful_requests_delete_nothing_and_get_their_reaso
         with monkeypatch.context() as slower:  # else the retry is due again before the run is idle
             slower.setenv("LEDGER_REAPER__TWO_PHASE__RECONSUME_LATER_SECONDS", "20")
             last_line = service.run("run", "--until-idle", code=4).splitlines()[-1]
-        assert "what is left waits for the operator: 1 requests are kept as SOURCE_SHRANK" in last_line
+        assert "what is left waits for the operator: 1 request is kept as SOURCE_SHRANK" in last_line
         assert f"`ledger-reaper accept --topic {topic}`" in last_line
         assert "accepted" in service.run("accept", "--topic", topic)
         service.run("run", "--until-idle")
