@@ -46,6 +46,9 @@ _READ_CLASSES = (
 _ROOM_BYTES = 1536 << 20  # creating an archive took 1 GB of memory; the archive takes 0.2 GB of disk space
 _LATEST_S = 1800.0
 _UNUSED_S = 30 * 24 * 3600.0
+_MOST_ARCHIVES = 4
+# The cause may pass: a full disk, or files in SPARK_HOME/conf, which is on the class path.
+_FAILED_S = 24 * 3600.0
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -67,7 +70,7 @@ def options(spark: "SparkSettings", jars: Sequence[Path], scratch: Path, cache: 
             with contextlib.suppress(OSError):
                 os.utime(archive)  # marks it as used, for _remove_unused
             return (f'"-XX:SharedArchiveFile={archive}"', *_QUIET)
-        if archive.exists() or (folder / f"{name}.none").exists():
+        if archive.exists() or _has_failed(archive):
             return ()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_writable = os.access(folder, os.W_OK)
@@ -128,6 +131,14 @@ def _is_ours(archive: Path) -> bool:
     except FileNotFoundError:
         return False
     return all(stat.st_uid in (0, os.geteuid()) and not stat.st_mode & 0o022 for stat in stats)
+
+
+def _has_failed(archive: Path) -> bool:
+    """Whether creating the archive failed during the last day."""
+    try:
+        return time.time() - archive.with_suffix(".none").stat().st_mtime < _FAILED_S
+    except FileNotFoundError:
+        return False
 
 
 def _listing() -> tuple[Path, list[str]] | None:
@@ -197,7 +208,7 @@ def make(work: Path, archive: Path) -> None:
             if _dump(command, work / "classes.lst", new, output) and _try_out(command, new, output):
                 new.chmod(0o400)
                 new.replace(archive)
-            else:  # another try would fail too
+            else:  # the next try would probably fail too
                 archive.with_suffix(".none").write_text(output.read_text(errors="replace")[-4000:], encoding="utf-8")
             _remove_unused(archive)
     finally:
@@ -232,12 +243,16 @@ def _ran(command: Sequence[str], output: Path) -> bool:
     return done.returncode == 0
 
 
-def _remove_unused(archive: Path) -> None:
-    """Remove archives of other versions that no start has used for a month, and files that a killed process left."""
+def _remove_unused(new: Path) -> None:
+    """Remove the archives that were used least recently, and what a killed process left a month ago.
+
+    A JVM keeps the file that it has mapped.
+    """
     before_s = time.time() - _UNUSED_S
-    for other in archive.parent.iterdir():
-        with contextlib.suppress(OSError):
-            if other != archive and other.stat().st_mtime < before_s:
+    with contextlib.suppress(OSError):  # another process may remove the same
+        least = sorted(new.parent.glob("*.jsa"), key=lambda archive: archive.stat().st_mtime)[:-_MOST_ARCHIVES]
+        for other in set(new.parent.iterdir()) - {new}:
+            if other in least or other.stat().st_mtime < before_s:
                 shutil.rmtree(other) if other.is_dir() else other.unlink()
 
 

@@ -1,6 +1,7 @@
 """An archive of Java classes is made once and used where it fits; without one, everything works as before."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -113,7 +114,14 @@ def test_an_archive_is_made_that_a_jvm_takes(tmp_path: Path) -> None:
     subprocess.run(with_it, check=True, capture_output=True)
 
 
-def test_an_archive_that_cannot_be_made_is_not_tried_again(tmp_path: Path) -> None:
+def _aged(path: Path, seconds: float) -> Path:
+    """Let a file look as if it was last written or used some seconds ago."""
+    at_s = path.stat().st_mtime - seconds
+    os.utime(path, (at_s, at_s))
+    return path
+
+
+def test_an_archive_that_cannot_be_made_is_tried_again_after_a_day(tmp_path: Path) -> None:
     name = _name(tmp_path)
     here, _ = _prepared(tmp_path, "")
     (here / "command.json").write_text(json.dumps(["/bin/sh", "-c", "echo no; exit 1", "-cp", ""]))
@@ -123,8 +131,20 @@ def test_an_archive_that_cannot_be_made_is_not_tried_again(tmp_path: Path) -> No
 
     assert not here.exists()
     assert not archive.exists()
-    assert archive.with_suffix(".none").exists()
     assert _options(tmp_path) == ()
+    _aged(archive.with_suffix(".none"), 25 * 3600)
+    assert _name(tmp_path) == name
+
+
+def test_the_archives_used_last_are_kept(tmp_path: Path) -> None:
+    here, archive = _prepared(tmp_path, "")
+    others = [_aged(_archive(tmp_path, str(hour)), hour * 3600) for hour in range(1, 6)]
+    used = _aged(_archive(tmp_path, _name(tmp_path)), 9 * 3600)
+    assert _options(tmp_path)  # uses it
+
+    classes.make(here, archive)
+
+    assert set(archive.parent.glob("*.jsa")) == {archive, used, *others[:2]}
 
 
 def test_an_archive_that_is_there_is_not_made_again(tmp_path: Path) -> None:
