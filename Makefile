@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-# `make TARGET SPARK=4.3` uses the other combination (docs/limits.md), in an environment of its own.
+# `make TARGET SPARK=4.3` (or 4.2) uses another version of PySpark (docs/limits.md), in an environment of its own.
 SPARK ?= 3.5
 ifeq ($(SPARK),3.5)
 EXTRA := spark35
@@ -15,8 +15,13 @@ EXTRA := spark4
 VENV := .venv-spark4
 CONSTRAINTS := constraints-spark4.txt
 PYTHONS := 3.11 3.12 3.13
+else ifeq ($(SPARK),4.2)
+EXTRA := spark4
+VENV := .venv-spark4.2
+CONSTRAINTS := constraints-spark4.2.txt
+PYTHONS := 3.11
 else
-$(error SPARK is 3.5 or 4.3)
+$(error SPARK is 3.5, 4.2 or 4.3)
 endif
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -26,7 +31,7 @@ $(shell mkdir -p .tmp)
 
 .PHONY: help
 help: ## Show what there is
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: machine
 machine:
@@ -36,9 +41,9 @@ machine:
 	  || { echo "missing: Java 17 (java -version must say 17)"; exit 1; }
 
 .PHONY: setup
-setup: machine $(READY) ## Make the virtual environment (.venv; SPARK=4.3: .venv-spark4) with everything pinned
+setup: machine $(READY) ## Make the virtual environment (.venv; SPARK=4.3: .venv-spark4; SPARK=4.2: .venv-spark4.2) with everything pinned
 
-$(READY): pyproject.toml $(CONSTRAINTS)
+$(READY): pyproject.toml constraints.txt $(CONSTRAINTS)
 	@echo "installing into $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[$(EXTRA),sandbox,dev,otlp]'
@@ -67,11 +72,15 @@ test-versions: setup ## Run the main scenes on each version of Pulsar (PULSAR=5.
 	  --durations=0 --durations-min=1
 
 .PHONY: test-spark4
+ifeq ($(SPARK),3.5)
 test-spark4: ## Run the tests of Spark and the main scene of the service with PySpark 4 (about four minutes)
-	@$(MAKE) --no-print-directory setup SPARK=4.3
-	@.venv-spark4/bin/python -m pytest tests/spark tests/integration/test_service.py \
+	@$(MAKE) --no-print-directory test-spark4 SPARK=4.3
+else
+test-spark4: setup
+	@$(BIN)/python -m pytest tests/spark tests/integration/test_service.py \
 	  tests/integration/test_spark4_source.py::test_the_example_copies_topics_and_continues \
 	  -m "not long or long and cluster" --numprocesses 2 --dist loadgroup --no-loadscope-reorder --durations=10
+endif
 
 .PHONY: test-model
 test-model: setup ## Run the model test for long (LEDGER_REAPER_MODEL_EXAMPLES=2000)
@@ -134,4 +143,4 @@ site: setup ## Build the documentation site into build/site, and check it
 
 .PHONY: clean
 clean: ## Remove the virtual environments and everything that was built or left behind
-	rm -rf .venv .venv-spark4 build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache artifacts .demo .tmp spark-warehouse
+	rm -rf .venv .venv-spark4 .venv-spark4.2 build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache artifacts .demo .tmp spark-warehouse

@@ -2,7 +2,7 @@
 # Builds the files with which a Spark cluster runs Ledger Reaper (docs/deploying.md); `make dist` calls it.
 #
 #   deploy/dist.sh dist
-#   SPARK=4.3 deploy/dist.sh dist              # with PySpark 4 instead of 3.5 (docs/limits.md)
+#   SPARK=4.3 deploy/dist.sh dist              # with PySpark 4.3 (or 4.2) instead of 3.5 (docs/limits.md)
 #   deploy/dist.sh dist /opt/ledger-reaper     # from an installation by deploy/install.sh
 #
 # The folder then contains the wheel; environment.tar.gz for spark-submit's --archives, so that a worker needs only

@@ -3,12 +3,12 @@
 # user's cache folder; everything else is written below the folder.
 #
 #   deploy/install.sh /opt/ledger-reaper
-#   SPARK=4.3 deploy/install.sh /opt/ledger-reaper     # with PySpark 4 instead of 3.5 (docs/limits.md)
+#   SPARK=4.3 deploy/install.sh /opt/ledger-reaper     # with PySpark 4.3 (or 4.2) instead of 3.5 (docs/limits.md)
 #
 # It needs Python 3.11 (PYTHON names an interpreter other than python3.11), Java 17, and a package index. The folder
 # then contains
 #   wheel/   the program, built from this checkout
-#   venv/    the program and its dependencies, at the versions of constraints.txt (or constraints-spark4.txt)
+#   venv/    the program and its dependencies, at the versions of constraints.txt (and constraints-spark4.txt)
 #   jars/    the Java archives, with SHA512SUMS; if LEDGER_REAPER_JARS names this folder, the program fetches none
 #   bin/     start (the service, for any spark.master), healthy (a health check), entrypoint (of the image)
 set -euo pipefail
@@ -19,7 +19,8 @@ python=${PYTHON:-python3.11}
 case ${SPARK:-3.5} in
   3.5) extra=spark35 constraints=constraints.txt pythons="3.11" ;;
   4.3) extra=spark4 constraints=constraints-spark4.txt pythons="3.11 3.12 3.13" ;;
-  *) echo "SPARK is 3.5 or 4.3, not $SPARK" >&2; exit 1 ;;
+  4.2) extra=spark4 constraints=constraints-spark4.2.txt pythons="3.11" ;;
+  *) echo "SPARK is 3.5, 4.2 or 4.3, not $SPARK" >&2; exit 1 ;;
 esac
 
 umask 022 # the service runs as another user than the installer

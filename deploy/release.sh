@@ -8,8 +8,8 @@
 #   ledger_reaper-VERSION-….whl        the program, with its man pages; for pip and pipx
 #   ledger_reaper_client-VERSION-….whl the client for programs that drop ledgers (clients/python)
 #   ledger_reaper-VERSION.tar.gz       the sources that an installation needs, with deploy/ and docs/
-#   constraints.txt                    the versions of all packages with which it was tested: with PySpark 3.5,
-#   constraints-spark4.txt             and with PySpark 4
+#   constraints.txt                    the versions of all packages with which it was tested
+#   constraints-spark4.txt, constraints-spark4.2.txt          and with which versions of PySpark 4
 #   ledger-reaper-VERSION.tgz          the Helm chart
 #   kubernetes.yaml, kubernetes-executors.yaml    the manifests, as kustomize builds them
 #   alerts.yaml, dashboard.json        the alert rules for Prometheus, the dashboard for Grafana
@@ -47,7 +47,7 @@ tools=$(python -m tests.go_tools --required helm kustomize promtool)
 
 echo "wheel, source archive, man pages"
 mkdir "$scratch/source"
-cp -R pyproject.toml MANIFEST.in README.md LICENSE SECURITY.md CHANGELOG.md CONTRIBUTING.md constraints{,-spark4}.txt conf \
+cp -R pyproject.toml MANIFEST.in README.md LICENSE SECURITY.md CHANGELOG.md CONTRIBUTING.md constraints*.txt conf \
   deploy docs streaming udfs "$scratch/source"
 find "$scratch/source" -name __pycache__ -prune -exec rm -r {} +
 PYTHONPATH=. python deploy/man_pages.py "$scratch/source/man"
@@ -56,7 +56,7 @@ wheel=("$into"/ledger_reaper-"$version"-*.whl)
 check-wheel-contents --config pyproject.toml "${wheel[0]}"
 tar --create --gzip --file "$into/man.tar.gz" --directory "$scratch/source" --sort=name --owner=0 --group=0 \
   --mtime="@$SOURCE_DATE_EPOCH" man
-cp constraints{,-spark4}.txt "$into"
+cp constraints*.txt "$into"
 
 mkdir "$scratch/home" "$scratch/elsewhere"
 elsewhere() { # runs a command outside the checkout, without its environment

@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from streaming.errors import ConfigError
 
-_TESTED = {"3.5": {(3, 11)}, "4.3": {(3, 11), (3, 12), (3, 13)}}  # minor versions and their Pythons
+_TESTED = {"3.5": {(3, 11)}, "4.2": {(3, 11)}, "4.3": {(3, 11), (3, 12), (3, 13)}}  # minor versions and their Pythons
 _REMEDY = (
     "install ledger-reaper[spark35] for PySpark 3.5 and its Pulsar connector (Python 3.11), or ledger-reaper[spark4] "
     "for PySpark 4 (docs/deploying.md)"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from streaming.spark.installed import has_connector
+from streaming.spark.installed import spark_version
 
 ROOT = Path(__file__).parents[2]
-CONSTRAINTS = ("constraints.txt", "constraints-spark4.txt")
+CONSTRAINTS = ("constraints.txt", "constraints-spark4.txt", "constraints-spark4.2.txt")
 IMAGE = ("LICENSE", "README.md", "conf", *CONSTRAINTS, "deploy", "pyproject.toml", "streaming", "udfs")
 BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 # variables that configure pip's and Java's sources of packages on this machine
@@ -57,7 +57,7 @@ def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder /opt/ledger-reaper of the image."""
     into = tmp_path_factory.mktemp("root") / "opt" / "ledger-reaper"
     python = getattr(sys, "_base_executable", sys.executable)
-    chosen = {"PYTHON": python, "SPARK": "3.5" if has_connector() else "4.3"}
+    chosen = {"PYTHON": python, "SPARK": spark_version().rpartition(".")[0]}
     run(source / "deploy" / "install.sh", into, env=_site() | chosen, cwd=into.parents[1])
     return into
 

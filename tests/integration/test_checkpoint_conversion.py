@@ -1,6 +1,6 @@
-"""A service goes from PySpark 3.5 with the connector to PySpark 4 with our source, and back, killed in mid-batch.
+"""A service goes from one version of PySpark to another and back, killed in mid-batch.
 
-It needs both environments: `make setup` and `make setup SPARK=4.3`.
+It needs their environments: `make setup`, `make setup SPARK=4.3` and `make setup SPARK=4.2`.
 """
 
 import os
@@ -22,12 +22,8 @@ from tests.integration.conftest import Deploy, Deployment, load_hook, payload
 from udfs import columns as c
 
 ROOT = Path(__file__).parents[2]
-OTHER = ROOT / ".venv-spark4" / "bin" / "python"
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.long,
-    pytest.mark.skipif(not (has_connector() and OTHER.exists()), reason="needs PySpark 3.5, and 4.3 in .venv-spark4"),
-]
+SPARK_4_3, SPARK_4_2 = (ROOT / folder / "bin" / "python" for folder in (".venv-spark4", ".venv-spark4.2"))
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 NOWHERE = "public/default/persistent/nowhere"
 FIRST = 4 * 10**15  # above every id of a real cluster
@@ -62,13 +58,21 @@ def _with_receipt(settings: Settings) -> Counter[Address]:
     )
 
 
-def _on_4(service: Deployment, *arguments: str, code: int = 0) -> str:
-    """Run a command on PySpark 4; return its output."""
+def _assert_each_message_has_one_receipt(settings: Settings, count: int) -> None:
+    sent = _sent(settings)
+    assert len(sent) == count
+    assert _with_receipt(settings) == sent, "each message once"
+    reckoning = reckon(settings)
+    assert (reckoning.requests, reckoning.open, reckoning.wrong) == (count, 0, [])
+
+
+def _on(python: Path, service: Deployment, *arguments: str, code: int = 0) -> str:
+    """Run a command in another environment; return its output."""
     _python, *command = service.command(*arguments)
     paths = [os.environ.get("PYTHONPATH", ""), str(ROOT)]
-    environment = os.environ | {"PYSPARK_PYTHON": str(OTHER), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment = os.environ | {"PYSPARK_PYTHON": str(python), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     done = subprocess.run(
-        [str(OTHER), *command],
+        [str(python), *command],
         env=environment,
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -82,6 +86,7 @@ def _on_4(service: Deployment, *arguments: str, code: int = 0) -> str:
     return done.stdout
 
 
+@pytest.mark.skipif(not (has_connector() and SPARK_4_3.exists()), reason="needs PySpark 3.5, and 4.3 in .venv-spark4")
 def test_each_message_is_processed_once_on_the_way_to_pyspark_4_and_back(
     deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,20 +102,20 @@ def test_each_message_is_processed_once_on_the_way_to_pyspark_4_and_back(
     assert 10 < len(_with_receipt(settings)) < 1010
     assert is_unfinished(checkpoint)
 
-    refused = _on_4(service, "run", "--until-idle", code=2)
+    refused = _on(SPARK_4_3, service, "run", "--until-idle", code=2)
     assert "`ledger-reaper checkpoints convert` converts all checkpoints" in refused
-    assert "converted 2 checkpoints" in _on_4(service, "checkpoints", "convert", "--yes")
+    assert "converted 2 checkpoints" in _on(SPARK_4_3, service, "checkpoints", "convert", "--yes")
     assert "nothing was read or deleted" in service.run("run", "--until-idle", code=2)
     _send(service, FIRST + 1010, 500)
-    _on_4(service, "run", "--until-idle")
+    _on(SPARK_4_3, service, "run", "--until-idle")
     done = _with_receipt(settings)
     Path(checkpoint).rename(tmp_path / "retired")
-    assert "up to the newest receipt" in _on_4(service, "run", "--until-idle")
+    assert "up to the newest receipt" in _on(SPARK_4_3, service, "run", "--until-idle")
     assert _with_receipt(settings) == done, "a retired checkpoint repeats nothing"
     _send(service, FIRST + 1510, 1000)
     with monkeypatch.context() as killing:
         load_hook(killing, "crash", CRASH_PIDS=tmp_path / "pid", CRASH_AT=MIDDLE)
-        _on_4(service, "run", "--until-idle", code=-signal.SIGKILL)
+        _on(SPARK_4_3, service, "run", "--until-idle", code=-signal.SIGKILL)
     assert 1510 < len(_with_receipt(settings)) < 2510
     assert is_unfinished(checkpoint)
 
@@ -118,9 +123,26 @@ def test_each_message_is_processed_once_on_the_way_to_pyspark_4_and_back(
     _send(service, FIRST + 2510, 50)
     service.run("run", "--until-idle")
 
-    sent = _sent(settings)
-    assert len(sent) == 2560
-    assert _with_receipt(settings) == sent, "each message once"
-    reckoning = reckon(settings)
-    assert (reckoning.requests, reckoning.open, reckoning.wrong) == (2560, 0, [])
+    _assert_each_message_has_one_receipt(settings, 2560)
     assert "PROBLEM" not in service.run("check")
+
+
+@pytest.mark.skipif(not (SPARK_4_3.exists() and SPARK_4_2.exists()), reason="needs .venv-spark4 and .venv-spark4.2")
+def test_each_message_is_processed_once_on_the_way_from_pyspark_4_2_to_4_3_and_back(
+    deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = deploy(chunk_rows=100)
+    settings = service.settings
+    service.request(payload(NOWHERE, FIRST + number) for number in range(10))
+    _on(SPARK_4_2, service, "run", "--until-idle")
+    for start, killed, next_one in ((10, SPARK_4_2, SPARK_4_3), (1060, SPARK_4_3, SPARK_4_2)):
+        _send(service, FIRST + start, 1000)
+        with monkeypatch.context() as killing:
+            load_hook(killing, "crash", CRASH_PIDS=tmp_path / "pid", CRASH_AT=MIDDLE)
+            _on(killed, service, "run", "--until-idle", code=-signal.SIGKILL)
+        assert start < len(_with_receipt(settings)) < start + 1000
+        assert is_unfinished(location_of(settings, "requests"))
+        _send(service, FIRST + start + 1000, 50)
+        _on(next_one, service, "run", "--until-idle")
+        _assert_each_message_has_one_receipt(settings, start + 1050)
+    assert "PROBLEM" not in _on(SPARK_4_2, service, "check")

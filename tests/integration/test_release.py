@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.go_tools import required_tool
-from tests.integration.installation import IMAGE, ROOT, run
+from tests.integration.installation import CONSTRAINTS, IMAGE, ROOT, run
 
 pytestmark = pytest.mark.long
 
@@ -24,9 +24,9 @@ def test_a_release_is_complete_and_its_source_archive_can_be_installed(tmp_path:
     sources = f"ledger_reaper-{version}.tar.gz"
     assert {path.name for path in release.iterdir()} == {
         f"ledger_reaper_client-{version}-py3-none-any.whl",
-        *(f"ledger_reaper-{version}-py3-none-any.whl", sources, f"ledger-reaper-{version}.tgz", "constraints.txt"),
+        *(f"ledger_reaper-{version}-py3-none-any.whl", sources, f"ledger-reaper-{version}.tgz"),
+        *CONSTRAINTS,
         *(
-            "constraints-spark4.txt",
             "kubernetes.yaml",
             "kubernetes-executors.yaml",
             "alerts.yaml",

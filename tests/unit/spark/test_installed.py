@@ -22,6 +22,8 @@ def test_only_pyspark_3_5_has_the_connector(monkeypatch: pytest.MonkeyPatch, ver
         ("4.3.1", (3, 11), True),
         ("4.3.0", (3, 13), True),
         ("4.3.0", (3, 14), False),
+        ("4.2.1", (3, 11), True),
+        ("4.2.1", (3, 12), False),
         *((version, (3, 11), False) for version in ("3.4.4", "4.0.0", "4.1.4", "4.4.0", "35.0")),
     ],
 )
