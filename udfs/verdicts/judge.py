@@ -103,7 +103,8 @@ def judge(case: Case, policy: Policy, *, now_ms: int) -> Verdict:
         return Verdict(Outcome.ALREADY_GONE, Reason.NOT_FOUND)
     if case.ledger.metadata is None:
         return _later(Reason.LEDGER_UNREADABLE, f"{case.ledger.path} can't be parsed")
-    unchanged_ms = now_ms - case.ledger.last_change_ms
+    # While the clock is behind, no request may get a longer wait than these periods: it would outlast the fault.
+    unchanged_ms = max(0, now_ms - case.ledger.last_change_ms)
     return (
         _refused(case.request, case.ledger.metadata)
         or _kept_by_state(case, case.ledger.metadata, policy, unchanged_ms)
