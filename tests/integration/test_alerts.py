@@ -6,13 +6,16 @@ service's JVM was frozen, and after ten minutes the main loop was called stuck, 
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from streaming.adapters.zookeeper.store import ZooKeeperClientSettings, ZooKeeperStore
+from streaming.queries.checkpoints import location_of
 from streaming.sandbox import topics
 from streaming.sandbox.orphans import consume_and_trim
 from streaming.sandbox.parts import part_clients
+from tests.combinations import with_connector, with_source
 from tests.integration.alert_scenes import Scene, alerts, record, watching_scene
 from tests.integration.conftest import create_tenant, leak, new_topic, payload
 from tests.integration.missing_world import filled
@@ -48,6 +51,7 @@ def test_data_missing_until_undo_restores_it(scene: Scene) -> None:
     )
 
 
+@with_connector
 def test_a_topic_is_parked_until_the_fallback_has_read_it(scene: Scene) -> None:
     with part_clients.pulsar_client(scene.cluster.addresses.pulsar) as client:
         producer = client.create_producer(scene.requests)
@@ -58,6 +62,24 @@ def test_a_topic_is_parked_until_the_fallback_has_read_it(scene: Scene) -> None:
     check = scene.service.run("check", code=(0, 3))  # 0: the fallback was faster
     assert "ArithmeticException: long overflow" in check or "no topic is parked" in check
     assert firing((scene.until(lambda scrape: not scrape.value("ledger_reaper_query_parked")), 12)) == set()
+
+
+@with_source
+def test_a_topic_is_parked_until_its_checkpoint_can_be_written(scene: Scene) -> None:
+    offsets = Path(location_of(scene.service.settings, "requests"), "offsets")
+    kept = offsets.with_name("kept")
+    later = new_topic("later")
+    offsets.rename(kept)
+    offsets.touch()
+    try:
+        scene.service.request([payload(later, 10**15)])
+        parked = scene.until(lambda scrape: scrape.value("ledger_reaper_query_parked"))
+        assert firing((parked, 12)) == alerts("TopicParked")
+    finally:
+        offsets.unlink()
+        kept.rename(offsets)
+    assert firing((scene.until(lambda scrape: not scrape.value("ledger_reaper_query_parked")), 12)) == set()
+    scene.until_receipt(10**15, "ALREADY_GONE")
 
 
 def test_topics_that_shrink_until_their_lists_are_accepted(scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""Traps of the pulsar-spark connector, each with the real jar, and a real Java consumer on our topics."""
+"""Traps of the pulsar-spark connector or of our source on a real cluster, and a Java consumer on our topics."""
 
 import json
 import shutil
@@ -23,6 +23,7 @@ from streaming.sandbox.parts.distribution import pulsar_home
 from streaming.sandbox.reckoning import reckon
 from streaming.spark.ivy import java
 from streaming.topics.setup import ensure_topics
+from tests.combinations import with_connector
 from tests.integration.conftest import Deploy, Deployment, add_request_topics, kill, leak, payload, stop, wait_until
 from udfs.formats.message_id import MessagePosition, serialize_message_id
 from udfs.paths import partition_index
@@ -195,9 +196,8 @@ def test_a_java_consumer_and_the_service_continue_each_others_retries(service: D
     assert {letter.properties["ORIGIN_MESSAGE_ID"] for letter in letters} >= {ours[0].properties["ORIGIN_MESSAGE_ID"]}
 
 
-def test_a_v1_checkpoint_is_resumed_a_lost_checkpoint_started_from_scratch_and_a_lost_state_refused(
-    deploy: Deploy,
-) -> None:
+@with_connector  # its first version's checkpoint
+def test_a_v1_checkpoint_is_resumed(deploy: Deploy) -> None:
     service = deploy()
     first = service.settings.topics.requests[0]
     with admin_for(service.settings) as admin:
@@ -214,6 +214,17 @@ def test_a_v1_checkpoint_is_resumed_a_lost_checkpoint_started_from_scratch_and_a
     reckoning = reckon(service.settings)
     assert (reckoning.requests, reckoning.open, reckoning.wrong) == (6, 0, [])
     assert (checkpoints / "requests" / "v1" / "commits" / "1").exists(), "did not continue after the kept batch 0"
+
+
+def test_a_lost_checkpoint_is_started_from_scratch_and_a_lost_state_refused(deploy: Deploy) -> None:
+    service = deploy()
+    first = service.settings.topics.requests[0]
+    with admin_for(service.settings) as admin:
+        ensure_topics(admin, service.settings)
+    checkpoints = Path(service.settings.checkpoints.dir)
+    _send(service, f"{first}-partition-3", range(FIRST, FIRST + 5))
+    _send(service, f"{first}-partition-0", range(FIRST + 5, FIRST + 6))
+    service.run("run", "--until-idle")
 
     shutil.rmtree(checkpoints)
     _send(service, f"{first}-partition-3", range(FIRST + 6, FIRST + 7))
