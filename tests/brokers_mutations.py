@@ -8,6 +8,8 @@ ENTRIES, ADMIN_ENTRIES = (
     "streaming/adapters/pulsar/readers/admin_entries.py",
 )
 ENTRIES_TESTS = ("tests/unit/adapters/pulsar/readers/test_admin_entries.py",)
+CONTROL_ENTRIES = "streaming/adapters/pulsar/readers/control_entries.py"
+INTERNAL_STATS = "udfs/formats/internal_stats.py"
 REFERENCES = "udfs/owners/references.py"
 ADMIN_TESTS, HOSTILE_TESTS = "tests/contract/test_pulsar_http.py", "tests/contract/test_hostile_broker.py"
 LOADED_TESTS = "tests/unit/adapters/pulsar/admin_api/test_loaded.py"
@@ -19,6 +21,8 @@ TESTS = {
     THREADS: ("tests/unit/adapters/pulsar/admin_api/test_threads.py", HOSTILE_TESTS),
     ENTRIES: ENTRIES_TESTS,
     ADMIN_ENTRIES: ENTRIES_TESTS,
+    CONTROL_ENTRIES: ENTRIES_TESTS,
+    INTERNAL_STATS: (*ENTRIES_TESTS, "tests/unit/udfs/formats/test_internal_stats.py"),
     SILENCE: ("tests/unit/adapters/pulsar/test_silence.py",),
     REFERENCES: ("tests/unit/udfs/owners/test_references.py",),
 }
@@ -44,14 +48,50 @@ BROKERS = (
     (
         "a control entry at the end may not come from a cache",
         ADMIN_ENTRIES,
-        "self._silent[position] + _CACHE_SECONDS - time",
-        "self._silent[position] - time",
+        "self._silent[silent[-1]] + _CACHE_SECONDS - time",
+        "self._silent[silent[-1]] - time",
     ),
     (
         "a ledger without a control entry gets more time than a broker waits for its bookies",
         ADMIN_ENTRIES,
-        "        if _is_shown(self._request(position, _BOOKIES_SECONDS)):\n",
-        "        if _is_shown(self._request(position, FULL_TIMEOUT_SECONDS)):\n",
+        "        patience_s = _BOOKIES_SECONDS\n",
+        "        patience_s = FULL_TIMEOUT_SECONDS\n",
+    ),
+    (
+        "an entry of bookies that answer gets more time than a broker waits for the bookie that hung before",
+        ADMIN_ENTRIES,
+        "            patience_s = _BOOKIE_SECONDS\n",
+        "            patience_s = FULL_TIMEOUT_SECONDS\n",
+    ),
+    (
+        "an entry that the broker has not passed over may be waiting for a bookie",
+        ADMIN_ENTRIES,
+        "[position for position in silent if position not in self._passed_over]",
+        "[]",
+    ),
+    (
+        "an entry of other bookies is no control entry at the end",
+        CONTROL_ENTRIES,
+        "if at is not None and at[1] in siblings]",
+        "if at is not None]",
+    ),
+    (
+        "bookies take turns",
+        INTERNAL_STATS,
+        "first + (entry - first) % self.size, end, self.size)",
+        "first, end)",
+    ),
+    (
+        "each ensemble of a ledger has its own control entry at the end",
+        INTERNAL_STATS,
+        "        first = max(first for first in self.firsts if first <= entry)\n",
+        "        first = 0\n",
+    ),
+    (
+        "entries are requested again after the control entries at the end, when a broker has turned to other bookies",
+        ADMIN_ENTRIES,
+        "        self._retries_left_s = _RETRIES_SECONDS\n",
+        "        return\n",
     ),
     (
         "an entry that is returned late is not given up",

@@ -7,6 +7,7 @@ knows its keys.
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,8 @@ from udfs.records import BrokerView, Presence
 
 Position = tuple[int, int]
 BEFORE_ALL: Position = (-1, -1)
+_ENSEMBLES = re.compile(r"\bensembleSize=([1-9]\d*), .*\bensembles=\{(0=\[[^]{}]+\](?:, \d+=\[[^]{}]+\])*)\}")
+_FIRST_ENTRY = re.compile(r"(\d+)=\[")
 _RANGE = re.compile(r"([\[(])(-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)([\])])")
 
 
@@ -80,6 +83,34 @@ def parse_internal_stats(stats: Any) -> InternalStats:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(f"internalStats of an unknown form: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Ensembles:
+    """The bookies of a ledger's entries. Each entry is stored by some bookies of an ensemble, which take turns."""
+
+    size: int  # the ensembles' number of bookies
+    firsts: tuple[int, ...]  # the first entry of each ensemble; a ledger gets another when a bookie fails
+
+    def siblings(self, entry: int, entries: int) -> range:
+        """Return the entries that are stored by the same bookies as this one, if the ledger has that many entries."""
+        first = max(first for first in self.firsts if first <= entry)
+        end = min((later for later in self.firsts if later > entry), default=entries)
+        return range(first + (entry - first) % self.size, end, self.size)
+
+
+def parse_ensembles(stats: Any) -> dict[int, Ensembles]:
+    """Read ledger -> ensembles from internalStats with metadata, which are BookKeeper's LedgerMetadata.toSafeString().
+
+    Ledgers with another form of metadata are left out.
+    """
+    ensembles = {}
+    with suppress(KeyError, TypeError, ValueError):
+        for listed in stats["ledgers"]:
+            if found := _ENSEMBLES.search(listed.get("metadata") or ""):
+                firsts = tuple(sorted(int(first) for first in _FIRST_ENTRY.findall(found[2])))
+                ensembles[int(listed["ledgerId"])] = Ensembles(int(found[1]), firsts)
+    return ensembles
 
 
 def ranges_in(acknowledged: str) -> tuple[AcknowledgedRange, ...]:

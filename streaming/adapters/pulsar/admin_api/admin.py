@@ -12,7 +12,7 @@ from streaming.adapters.pulsar.http import Answer, Body, PulsarAdminSettings, Pu
 from streaming.adapters.pulsar.silence import Silence, silence
 from streaming.errors import BusyError, RefusedError, UnavailableError
 from udfs.formats.errors import FormatError
-from udfs.formats.internal_stats import InternalStats, Position, parse_internal_stats
+from udfs.formats.internal_stats import Ensembles, InternalStats, Position, parse_ensembles, parse_internal_stats
 from udfs.paths import namespace_of, tenant_of, topic_of
 
 __all__ = ["AdminBroker", "PulsarAdmin", "PulsarAdminSettings"]
@@ -194,6 +194,14 @@ class PulsarAdmin:
             return parse_internal_stats(body)
         except FormatError as error:
             raise UnavailableError(f"{topic}: {error}") from error
+
+    def ensembles(self, topic: str) -> Mapping[int, Ensembles]:
+        """Return ledger -> ensembles; without those that the broker does not report. It reads each ledger's metadata.
+
+        Raises UnavailableError, RefusedError.
+        """
+        path = f"{topic_path(topic)}/internalStats?metadata=true"
+        return parse_ensembles(self._get(path, f"read the metadata of the ledgers of {topic}"))
 
     def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
         """Return the broker's answer for an entry, truncated to most_bytes; None if no answer comes in time.

@@ -10,7 +10,9 @@
 
 import re
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from threading import Lock
@@ -19,9 +21,9 @@ from typing import TypeGuard
 from streaming.adapters.pulsar.http import Body
 from streaming.adapters.pulsar.readers.control_entries import Control, ControlEntries, EntryAdmin
 from streaming.adapters.pulsar.readers.span_reader import SpanEntry
-from streaming.errors import RefusedError, UnavailableError
+from streaming.errors import ReaperError, RefusedError, UnavailableError
 from udfs.formats.entry import MAX_UNCOMPRESSED_BYTES
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import Ensembles, Position
 from udfs.undelivered import NotShown
 
 FULL_TIMEOUT_SECONDS = 3.0
@@ -32,10 +34,10 @@ _RETRIES_SECONDS = 30.0  # for the second requests of all entries together
 # Longer than an entry may be in a broker's cache without being read again from a bookie: a second by default, or six
 # since Pulsar 4.1, which extends the time up to five times for entries that other consumers still expect.
 _CACHE_SECONDS = 8.0
-# Longer than a broker waits for three bookies that hang, one after the other (bookkeeperClientTimeoutInSeconds is 30);
-# then it answers with an error.
-_BOOKIES_SECONDS = 100.0
-_CONFIRMED_AT_ONCE = 32  # ledgers, since each may take that long
+# Longer than a broker waits for a bookie that hangs (bookkeeperClientTimeoutInSeconds is 30), and for three, one after
+# the other; then it answers with an error.
+_BOOKIE_SECONDS, _BOOKIES_SECONDS = 35.0, 100.0
+_CONFIRMED_AT_ONCE = 32  # ensembles, since each may take that long
 # A broker's answer if its bookies or the tiered storage return no entry: with BookKeeper's class of the error, or with
 # nothing but its message.
 _STORAGE_ERROR = re.compile(
@@ -71,6 +73,7 @@ class AdminEntries:
     _retry_lock: Lock = field(default_factory=Lock, init=False)
     # entries that were given up because no answer came -> when they were requested
     _silent: dict[Position, float] = field(default_factory=dict, init=False)
+    _passed_over: set[Position] = field(default_factory=set, init=False)  # those of them that the broker passed over
 
     def fetch(self, entry: SpanEntry) -> Body | NotShown:
         """Return the broker's answer for an entry that a reader did not get, or why the entry is given up.
@@ -97,6 +100,8 @@ class AdminEntries:
             return NotShown(f"it is larger than {MAX_UNCOMPRESSED_BYTES} bytes once decompressed")
         self._unanswered += 1
         if answer is None:
+            if entry.is_passed_over:
+                self._passed_over.add(entry.position)
             self._silent[entry.position] = requested_s
         result = "gave no readable answer" if answer is None else f"answered {answer.status}"
         return NotShown(f"the broker sends it to no reader, and {result} to a request for its position")
@@ -105,23 +110,36 @@ class AdminEntries:
         """Check, at the end of a read, that no entry was given up because of an outage. Raises UnavailableError.
 
         A broker does not answer for an entry of a bookie that hangs, and may return a control entry from its cache, or
-        of other bookies. So at least _CACHE_SECONDS later, an entry of the same ledger must be returned; or the entry
-        itself gets no answer for longer than the broker waits for bookies.
+        of other bookies. So at least _CACHE_SECONDS later, an entry that the same bookies store must be returned. Then
+        the entry itself is requested again: while a bookie hangs, the broker turns to another one for later requests,
+        but a request for an entry waits for the earlier one. If no entry of these bookies is returned, the entry
+        itself must get no answer for longer than the broker waits for bookies.
         """
+        if not self._silent:
+            return
+        ensembles: Mapping[int, Ensembles] = {}
+        with suppress(ReaperError):
+            ensembles = self.admin.ensembles(self.partition)
+        groups: dict[tuple[int, int], list[Position]] = {}  # (ledger, first entry of the same bookies) -> silent ones
+        for ledger, entry in sorted(self._silent, key=self._silent.__getitem__):
+            first = ensembles[ledger].siblings(entry, entry + 1).start if ledger in ensembles else 0
+            groups.setdefault((ledger, first), []).append((ledger, entry))
+        with ThreadPoolExecutor(_CONFIRMED_AT_ONCE, thread_name_prefix="confirm") as threads:
+            for _ in threads.map(lambda group: self._confirm(group, ensembles.get(group[0][0])), groups.values()):
+                pass
+        self._retries_left_s = _RETRIES_SECONDS
         if any(_is_shown(self._retry(position)) for position in list(self._silent)):
             raise self._returned_late()
-        latest: dict[int, Position] = {}
-        for position in sorted(self._silent, key=self._silent.__getitem__):
-            latest[position[0]] = position
-        with ThreadPoolExecutor(_CONFIRMED_AT_ONCE, thread_name_prefix="confirm") as threads:
-            for _ in threads.map(self._confirm_ledger_of, latest.values()):
-                pass
 
-    def _confirm_ledger_of(self, position: Position) -> None:
-        time.sleep(max(0.0, self._silent[position] + _CACHE_SECONDS - time.monotonic()))
-        if self.controls.returns_entry_of(position[0], FULL_TIMEOUT_SECONDS):
-            return
-        if _is_shown(self._request(position, _BOOKIES_SECONDS)):
+    def _confirm(self, silent: Sequence[Position], ensembles: Ensembles | None) -> None:
+        """Check entries that the same bookies store, in the order of their requests."""
+        time.sleep(max(0.0, self._silent[silent[-1]] + _CACHE_SECONDS - time.monotonic()))
+        patience_s = _BOOKIES_SECONDS
+        if ensembles is not None and self.controls.returns_sibling_of(silent[-1], ensembles, FULL_TIMEOUT_SECONDS):
+            # The broker has read what it passed over. Other entries must not be waiting for a bookie that hangs.
+            silent = [position for position in silent if position not in self._passed_over]
+            patience_s = _BOOKIE_SECONDS
+        if silent and _is_shown(self._request(silent[-1], patience_s)):
             raise self._returned_late()
 
     def _returned_late(self) -> UnavailableError:

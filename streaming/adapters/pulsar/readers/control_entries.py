@@ -7,7 +7,7 @@ that ledger that a reader got, others of that ledger, of the partition's other l
 and of other topics.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -16,7 +16,7 @@ from typing import Protocol
 
 from streaming.adapters.pulsar.http import Body
 from streaming.errors import ReaperError
-from udfs.formats.internal_stats import InternalStats, Position
+from udfs.formats.internal_stats import Ensembles, InternalStats, Position
 
 _SIBLINGS = 4  # partitions of the topic, from the first on
 _MAX_REQUESTS = 16  # for one check
@@ -32,6 +32,13 @@ class EntryAdmin(Protocol):
 
     def internal_stats(self, partition: str) -> InternalStats:
         """Return the internalStats of the partition's broker. Raises UnavailableError."""
+        ...
+
+    def ensembles(self, partition: str) -> Mapping[int, Ensembles]:
+        """Return ledger -> ensembles; without those that the broker does not report.
+
+        Raises UnavailableError, RefusedError.
+        """
         ...
 
 
@@ -96,15 +103,18 @@ class ControlEntries:
                 break
         return result
 
-    def returns_entry_of(self, ledger: int, timeout_seconds: float) -> bool:
-        """Return whether the broker returns an entry of this ledger now. Raises UnavailableError."""
-        known = self._shown.get(ledger), self._sent.get(ledger)
-        stored = (position for position in self._stored(self.partition, ledger) if position[0] == ledger)
-        for position in dict.fromkeys((*known, *stored)):
-            if position is None or position in self._withheld:
+    def returns_sibling_of(self, position: Position, ensembles: Ensembles, timeout_seconds: float) -> bool:
+        """Return whether the broker returns an entry now that the same bookies store. Raises UnavailableError."""
+        ledger, entry = position
+        entries = dict(self.admin.internal_stats(self.partition).ledgers).get(ledger, 0)
+        siblings = ensembles.siblings(entry, entries)
+        known = [at for at in (self._shown.get(ledger), self._sent.get(ledger)) if at is not None and at[1] in siblings]
+        stored = [(ledger, siblings[number]) for number in (-1, 0, len(siblings) // 2) if siblings]
+        for sibling in dict.fromkeys((*known, *stored)):
+            control = self.partition, sibling
+            if sibling in self._withheld or timeout_seconds <= self._timeouts.get(control, 0.0):
                 continue
-            control = self.partition, position
-            if timeout_seconds > self._timeouts.get(control, 0.0) and self._is_shown(control, timeout_seconds):
+            if self._is_shown(control, timeout_seconds):
                 return True
         return False
 

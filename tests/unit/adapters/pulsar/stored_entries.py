@@ -10,7 +10,7 @@ from streaming.errors import UnavailableError
 from tests.pulsar_fields import entry
 from tests.unit.adapters.pulsar.frame_broker import Partition, settings_for
 from udfs.entry_ranges import EntrySpan
-from udfs.formats.internal_stats import InternalStats, Position
+from udfs.formats.internal_stats import Ensembles, InternalStats, Position
 
 TOPIC = "persistent://t/ns/topic-partition-0"
 ORDINARY = entry(b"request")
@@ -23,6 +23,7 @@ STORED: Mapping[Position, bytes | None] = {
     (8, 1): ORDINARY,
     LAST: ORDINARY,
 }
+ONE_BOOKIE = Ensembles(1, (0,))
 ALL = [EntrySpan(7, 0, 2), EntrySpan(8, 0, 2)]
 
 
@@ -34,6 +35,7 @@ class Admin:
     knows_last: bool = True  # whether it reports the last message
     is_up: bool = True  # whether the partition's broker answers at all
     stats: InternalStats = field(default_factory=lambda: InternalStats(ledgers=(), cursors={}, pending_adds=0))
+    of_each: Ensembles | None = ONE_BOOKIE  # None: not reported
     requested: list[Position] = field(default_factory=list)
 
     def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
@@ -49,6 +51,9 @@ class Admin:
         if not self.is_up:
             raise UnavailableError("no broker answers")
         return self.stats
+
+    def ensembles(self, partition: str) -> Mapping[int, Ensembles]:
+        return {} if (each := self.of_each) is None else {ledger: each for ledger, _entries in self.stats.ledgers}
 
 
 def body(payload: bytes, **metadata: str) -> Body:

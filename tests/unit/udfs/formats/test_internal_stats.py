@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from udfs.formats.errors import FormatError
-from udfs.formats.internal_stats import InternalStats, parse_internal_stats, ranges_in
+from udfs.formats.internal_stats import Ensembles, InternalStats, parse_ensembles, parse_internal_stats, ranges_in
 
 
 def _json(*entries: int, current: int = 0) -> dict[str, Any]:
@@ -124,3 +124,27 @@ def test_cursors_that_are_read_and_their_acknowledged_ranges() -> None:
 def test_the_compacted_ledger_of_the_cursor(cursor: dict[str, Any] | None, expected: int | None) -> None:
     cursors = {} if cursor is None else {"__compaction": cursor | {"markDeletePosition": "10:1"}}
     assert parse_internal_stats(_json(3) | {"cursors": cursors}).compacted_by_cursor == expected
+
+
+def test_ensembles_are_read_from_the_metadata_of_ledgers() -> None:
+    quorums = "LedgerMetadata{formatVersion=3, ensembleSize=3, writeQuorumSize=2, ackQuorumSize=2, "
+    custom = "customMetadata={component=base64:bWFuYWdlZC1sZWRnZXI=, application=base64:cHVsc2Fy}}"
+    texts = {
+        1: f"{quorums}state=OPEN, password=OMITTED, ensembles={{0=[b1:3181, b2:3181, b3]}}, {custom}",
+        2: f"{quorums}state=CLOSED, length=10, ensembles={{0=[a, b, c], 57=[a, b, d], 90=[x, y, z]}}, {custom}",
+        3: f"{quorums}state=OPEN, ensembles={{}}, {custom}",
+        4: f"{quorums}state=OPEN, ensembles={{7=[a, b, c]}}, {custom}",
+        5: None,
+        6: "ensembleSize=0, ensembles={0=[]}",
+    }
+    listed = [{"ledgerId": ledger, "entries": 1, "metadata": text} for ledger, text in texts.items()]
+    assert parse_ensembles({"ledgers": listed}) == {1: Ensembles(3, (0,)), 2: Ensembles(3, (0, 57, 90))}
+    of_other_forms: list[Any] = [{}, [], None, {"ledgers": None}, {"ledgers": [{"metadata": texts[1]}]}]
+    for unknown in of_other_forms:
+        assert parse_ensembles(unknown) == {}
+
+
+def test_the_bookies_of_an_ensemble_take_turns() -> None:
+    ensembles = Ensembles(3, (0, 5))
+    assert [[*ensembles.siblings(entry, 12)] for entry in (0, 1, 4)] == [[0, 3], [1, 4], [1, 4]]
+    assert [[*ensembles.siblings(entry, 12)] for entry in (5, 6, 7, 10)] == [[5, 8, 11], [6, 9], [7, 10], [7, 10]]

@@ -8,7 +8,7 @@ import pytest
 from streaming.adapters.pulsar.http import Body
 from streaming.adapters.pulsar.readers.control_entries import Control, ControlEntries
 from streaming.errors import UnavailableError
-from udfs.formats.internal_stats import InternalStats, Position
+from udfs.formats.internal_stats import Ensembles, InternalStats, Position
 
 TOPIC = "persistent://t/ns/topic"
 HERE, SIBLING = f"{TOPIC}-partition-1", f"{TOPIC}-partition-0"
@@ -23,6 +23,9 @@ class Admin:
     shows: set[Entry] = field(default_factory=set)
     takes_s: float = 0.0
     requested: list[Entry] = field(default_factory=list)
+
+    def ensembles(self, partition: str) -> Mapping[int, Ensembles]:
+        return {}
 
     def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
         self.requested.append((partition, position))

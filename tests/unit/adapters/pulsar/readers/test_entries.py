@@ -10,7 +10,7 @@ from streaming.adapters.pulsar.readers import span_reader
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving
 from tests.unit.adapters.pulsar.stored_entries import ALL, LAST, ORDINARY, STORED, Admin, body, read_all
 from udfs.entry_ranges import EntrySpan
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import InternalStats, Position
 from udfs.undelivered import Undeliverable
 
 
@@ -53,7 +53,7 @@ def test_entries_that_may_come_are_requested_concurrently_and_yielded_in_order()
             return None if position[1] % 3 else body(b"%d" % position[1])
 
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
-        admin = Slow()
+        admin = Slow(stats=InternalStats(ledgers=((8, 40),), cursors={}, pending_adds=0))
         read = read_all(partition, admin, [EntrySpan(8, 0, 39)])
         assert [(position[1], payload) for position, payload, _why in read] == [
             (number, b"" if number % 3 else b"%d" % number) for number in range(40)

@@ -13,7 +13,7 @@ from streaming.adapters.pulsar.snapshots.compacted import read_compacted, read_s
 from streaming.errors import UnavailableError
 from tests.pulsar_fields import entry, single
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving, settings_for
-from udfs.formats.internal_stats import InternalStats, Position
+from udfs.formats.internal_stats import Ensembles, InternalStats, Position
 
 TOPIC = "persistent://t/ns/__transaction_buffer_snapshot_segments"
 HORIZON = (8, 1)
@@ -31,6 +31,9 @@ class Admin:
     def internal_stats(self, partition: str) -> InternalStats:
         now, self.stats = self.stats, self.later or self.stats
         return now
+
+    def ensembles(self, partition: str) -> Mapping[int, Ensembles]:
+        return {}
 
     def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
         return self.shown.get(position)
