@@ -132,7 +132,6 @@ COVERED = {
     "streaming.config.stores": "tests/unit/spark/test_s3a.py",
     "streaming.coordination.overwriting": "tests/contract/test_overwriting.py",
     "streaming.space.removal_search": "tests/unit/space/test_bookie_removal.py",
-    "streaming.spark.session": "tests/unit/spark/test_s3a.py",
     "streaming.spark.connector_lz4": "tests/spark/test_session.py",
     "streaming.undo.undo_report": "tests/unit/undo/test_restore_ledgers.py",
     "streaming.snapshots.audit.snapshot_columns": "tests/unit/snapshots/audit/test_snapshot_joins.py",

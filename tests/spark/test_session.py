@@ -22,7 +22,7 @@ from tests.combinations import with_connector
 from tests.shared_classes import SOONER
 
 START = """
-import signal, socket, sys, threading, time, urllib.request
+import os, signal, socket, sys, threading, time, urllib.request
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -38,7 +38,8 @@ signal.signal(signal.SIGINT, ours)
 settings = load(Path(sys.argv[1]))
 spark = start(settings, fetched_jars(settings))
 signal.raise_signal(signal.SIGINT)
-print(spark.range(3).count(), "rows")
+numbers = spark.sparkContext.parallelize(range(3), 1)
+print(numbers.filter(lambda _: ".zip" not in os.environ["PYTHONPATH"]).count(), "rows")
 print(Path(settings.spark.local_dir).is_dir() and len(list(Path(settings.spark.local_dir).iterdir())), "folder")
 
 log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("a.B")
@@ -121,6 +122,10 @@ def test_a_session_leaves_sigint_to_the_service_and_its_files_in_the_configured_
     assert started.output[:3] == ["signal 2", "3 rows", "1 folder"]
     assert started.output[-2:] == ["ended False True", "ended True"]
     assert started.left == []
+
+
+def test_python_workers_do_not_search_sparks_archives(started: Started) -> None:
+    assert started.output[1] == "3 rows"
 
 
 @with_connector

@@ -1,0 +1,30 @@
+"""Spark's Python processes load PySpark as this process does, and not from Spark's archives."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from streaming.spark import session
+
+
+def test_a_python_process_has_our_path_and_not_that_of_spark(tmp_path: Path) -> None:
+    folder = tmp_path / "with a blank"
+    folder.mkdir()
+    python = session.python_without_archives(folder, "/a b:/c'd")
+
+    code = "import os, sys; print(os.environ['PYTHONPATH'], sys.executable, sys.argv[1:])"
+    environment = os.environ | {"PYTHONPATH": "/spark/python/lib/pyspark.zip:/a b"}
+    done = subprocess.run([python, "-c", code, "e f"], env=environment, capture_output=True, text=True, check=True)
+
+    assert done.stdout == f"/a b:/c'd {sys.executable} ['e f']\n"
+
+
+def test_where_no_program_may_be_executed_spark_runs_this_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "os", SimpleNamespace(access=lambda *_: False, X_OK=os.X_OK))
+    assert session.python_without_archives(tmp_path, "") == sys.executable
