@@ -1,4 +1,4 @@
-"""Loads pyarrow without numpy and pandas, for commands that start no Spark."""
+"""Loads pyarrow without pandas, for Spark's Python workers, and without numpy too, for commands that start no Spark."""
 
 import sys
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ class _Nowhere(MetaPathFinder):
 
 
 def load_datasets(*, with_numpy: bool = False) -> None:
-    """Load pyarrow.dataset. Nothing is hidden in a process that has loaded pyarrow, numpy or pandas already.
+    """Load pyarrow.dataset. Nothing is hidden in a process that has loaded pyarrow, or what is to be hidden, already.
 
     with_numpy: the command passes arrays of numpy to pyarrow.
     """
     left_out = frozenset({_PANDAS} if with_numpy else {_NUMPY, _PANDAS})
-    if not sys.modules.keys() & {"pyarrow", _NUMPY, _PANDAS}:
+    if not sys.modules.keys() & {"pyarrow", *left_out}:
         # pyarrow imports both only to recognize their values, which takes longer than the whole work of such a command.
         # If they can't be found at that moment, pyarrow works without them.
         with _without(left_out):

@@ -8,13 +8,12 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 
+from streaming.arrow import load_datasets
 from streaming.garbage import search_rarely
 
 _ARCHIVES = (".jar", ".zip")
 # None of them may start a Python thread when it is loaded: threads do not survive a fork.
 LIBRARIES = (
-    "pandas",
-    "pyarrow.dataset",
     "pyarrow.parquet",
     "boto3",
     "kazoo.client",
@@ -37,7 +36,8 @@ def without_archives(path: Sequence[str]) -> list[str]:
 
 
 def load_libraries() -> None:
-    """Load those of LIBRARIES that are installed."""
+    """Load pyarrow without pandas, and those of LIBRARIES that are installed."""
+    load_datasets(with_numpy=True)
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
