@@ -9,6 +9,7 @@ ENTRIES, ADMIN_ENTRIES = (
 )
 ENTRIES_TESTS = ("tests/unit/adapters/pulsar/readers/test_admin_entries.py",)
 CONTROL_ENTRIES = "streaming/adapters/pulsar/readers/control_entries.py"
+SPAN_READER = "streaming/adapters/pulsar/readers/span_reader.py"
 INTERNAL_STATS = "udfs/formats/internal_stats.py"
 REFERENCES = "udfs/owners/references.py"
 ADMIN_TESTS, HOSTILE_TESTS = "tests/contract/test_pulsar_http.py", "tests/contract/test_hostile_broker.py"
@@ -22,6 +23,7 @@ TESTS = {
     ENTRIES: ENTRIES_TESTS,
     ADMIN_ENTRIES: ENTRIES_TESTS,
     CONTROL_ENTRIES: ENTRIES_TESTS,
+    SPAN_READER: ("tests/unit/adapters/pulsar/readers/test_span_reader.py",),
     INTERNAL_STATS: (*ENTRIES_TESTS, "tests/unit/udfs/formats/test_internal_stats.py"),
     SILENCE: ("tests/unit/adapters/pulsar/test_silence.py",),
     REFERENCES: ("tests/unit/udfs/owners/test_references.py",),
@@ -68,6 +70,12 @@ BROKERS = (
         ADMIN_ENTRIES,
         "[position for position in silent if position not in self._passed_over]",
         "[]",
+    ),
+    (
+        "an entry that the broker acknowledged only for another reader is not passed over",
+        SPAN_READER,
+        "stats.has_acknowledged(reader.subscription, remaining.next)",
+        "True",
     ),
     (
         "an entry of other bookies is no control entry at the end",

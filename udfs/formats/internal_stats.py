@@ -49,6 +49,13 @@ class InternalStats:
         """Return the subscription's last acknowledged position; BEFORE_ALL if there is no such subscription."""
         return self.cursors.get(encode_name(subscription), BEFORE_ALL)
 
+    def has_acknowledged(self, subscription: str, position: Position) -> bool:
+        """Whether an entry of this subscription is acknowledged; also False if the text has an unknown form."""
+        ranges: tuple[AcknowledgedRange, ...] = ()
+        with suppress(FormatError):
+            ranges = ranges_in(self.acknowledged.get(encode_name(subscription), ""))
+        return position <= self.mark_deleted(subscription) or any(lower < position <= upper for lower, upper in ranges)
+
     def has_subscription(self, subscription: str) -> bool:
         """Whether a subscription of that name exists."""
         return encode_name(subscription) in self.cursors

@@ -50,7 +50,7 @@ def read_entries(
     """
     from_admin = AdminEntries(admin, partition, controls or ControlEntries(admin, partition))
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="entries") as threads:
-        yield from _with_answers(from_admin, threads, read_spans(settings, partition, spans))
+        yield from _with_answers(from_admin, threads, read_spans(settings, partition, spans, admin.internal_stats))
         from_admin.confirm()
 
 

@@ -222,6 +222,7 @@ class FrameReader:
         last: position of the last entry that the broker would send to a reader, when this one was opened. None: the
             broker could not read the metadata of the partition's last entry, and so returned an error, or did not
             answer. Brokers up to Pulsar 3.2 may report the position of a marker.
+        subscription: its name, as in the partition's internalStats.
     """
 
     def __init__(
@@ -233,9 +234,10 @@ class FrameReader:
         compacted: bool = False,
         creates: bool = True,
     ) -> None:
+        self.subscription = f"ledger-reaper-{uuid.uuid4().hex[:10]}"
         subscribe = api.CommandSubscribe(
             topic=partition,
-            subscription=f"ledger-reaper-{uuid.uuid4().hex[:10]}",
+            subscription=self.subscription,
             sub_type=0,
             consumer_id=1,
             request_id=connection.next_request(),

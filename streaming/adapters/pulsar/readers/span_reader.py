@@ -1,13 +1,13 @@
 """Reads spans of a partition's entries through readers; also yields, without data, entries that were not sent."""
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from streaming.adapters.pulsar.readers.frames import FrameReader, ReceiveTimeout, opened
 from streaming.config.sections import PulsarSettings
 from udfs.entry_ranges import EntrySpan
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import InternalStats, Position
 
 _READER_TIMEOUT_SECONDS = 3.0  # without an entry within this time the broker is slow, or sends nothing more
 _REOPEN_SECONDS = 10.0  # how often a new reader checks for later entries, while entries are yielded as not sent
@@ -21,15 +21,25 @@ class SpanEntry:
 
     position: Position
     data: bytes | None  # None: the broker sends it to no reader, or not yet
-    is_passed_over: bool = False  # the broker has sent a later entry, so it will never send this one
+    is_passed_over: bool = False  # the broker has read it or a later one, so it will never send this one
 
 
-def read_spans(settings: PulsarSettings, partition: str, spans: Sequence[EntrySpan]) -> Iterator[SpanEntry]:
-    """Yield every entry of the spans, which ascend. Raises UnavailableError, RefusedError."""
+def read_spans(
+    settings: PulsarSettings,
+    partition: str,
+    spans: Sequence[EntrySpan],
+    internal_stats: Callable[[str], InternalStats] | None = None,
+) -> Iterator[SpanEntry]:
+    """Yield every entry of the spans, which ascend. Raises UnavailableError, RefusedError.
+
+    Args:
+        internal_stats: returns a partition's internalStats, which show the entries that the broker has passed over
+            although it has sent no later one.
+    """
     remaining = _Positions(spans)
     readers = _READERS
     while remaining.next is not None:
-        yield from _read_with_readers(settings, partition, remaining, readers)
+        yield from _read_with_readers(settings, partition, remaining, readers, internal_stats)
         # A later entry may arrive at any time, and proves that the broker passes over the entries before it.
         reopen_s = time.monotonic() + _REOPEN_SECONDS
         while remaining.next is not None and time.monotonic() < reopen_s:
@@ -38,7 +48,11 @@ def read_spans(settings: PulsarSettings, partition: str, spans: Sequence[EntrySp
 
 
 def _read_with_readers(
-    settings: PulsarSettings, partition: str, remaining: "_Positions", max_readers: int
+    settings: PulsarSettings,
+    partition: str,
+    remaining: "_Positions",
+    max_readers: int,
+    internal_stats: Callable[[str], InternalStats] | None,
 ) -> Iterator[SpanEntry]:
     """Read until no positions remain, or so many readers in succession got nothing."""
     readers = 0
@@ -46,6 +60,11 @@ def _read_with_readers(
         ledger = remaining.next[0]
         with opened(settings, partition, (ledger, remaining.next[1] - 1)) as reader:
             has_timed_out = yield from _read_on(reader, remaining)
+            if has_timed_out and internal_stats is not None:
+                # the broker itself acknowledges, for each reader, the entries that it reads and does not send
+                stats = internal_stats(partition)
+                while remaining.next is not None and stats.has_acknowledged(reader.subscription, remaining.next):
+                    yield SpanEntry(remaining.take(), None, is_passed_over=True)
         # wrong numbers in a sender's metadata can stop a reader; a new reader continues after them
         readers = 0 if not has_timed_out or remaining.next is None or remaining.next[0] != ledger else readers + 1
         # after the first message of an open transaction a reader gets nothing at all

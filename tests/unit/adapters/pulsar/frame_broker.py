@@ -35,6 +35,7 @@ class Partition:
     challenges: bool = False  # it sends no entry before the client has sent the token again
     responses: list[bytes] = field(default_factory=list)  # to its challenges
     readers: list[Position] = field(default_factory=list)  # the start of each reader
+    names: list[str] = field(default_factory=list)  # the subscription of each reader
     subscribed: list[tuple[bool, bool]] = field(default_factory=list)  # read_compacted, force_topic_creation
     ended: list[tuple[int, int, int, str]] = field(default_factory=list)  # transactions: most, least, action, topic
     refuses: int = 0  # the command of a transaction that it refuses
@@ -106,6 +107,7 @@ class _Connection:
     def _subscribe(self, asked: api.CommandSubscribe) -> Iterator[None]:
         start = _position(asked.start_message_id)
         self._partition.readers.append(start)
+        self._partition.names.append(asked.subscription)
         self._partition.subscribed.append((asked.read_compacted, asked.force_topic_creation))
         if self._partition.lets_subscribe is not None:
             self._partition.lets_subscribe.wait(60)

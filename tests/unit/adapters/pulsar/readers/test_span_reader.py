@@ -13,7 +13,7 @@ from tests.pulsar_settings import pulsar_settings
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving, settings_for
 from tests.unit.adapters.pulsar.stored_entries import ALL, LAST, ORDINARY, STORED, TOPIC
 from udfs.entry_ranges import EntrySpan
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import InternalStats, Position
 
 
 def _read(partition: Partition, spans: list[EntrySpan]) -> list[SpanEntry]:
@@ -35,6 +35,34 @@ def test_entries_are_read_in_order_and_passed_over_entries_are_named() -> None:
             SpanEntry((8, 1), ORDINARY),
             SpanEntry(LAST, ORDINARY),
         ]
+
+
+@pytest.mark.parametrize(
+    ("mark_deleted", "text", "passed_over"),
+    [
+        ((8, 1), "[(8:1..8:3]]", [True, True, False]),
+        ((8, 2), "[]", [True, False, False]),
+        ((8, 4), "", [True, True, True]),
+        ((8, 1), "[(8:2..8:3]]", [False, False, False]),
+        ((8, 1), "a text of another form", [False, False, False]),
+    ],
+)
+def test_an_entry_that_the_broker_acknowledges_for_a_reader_is_passed_over_though_none_follows(
+    mark_deleted: Position, text: str, passed_over: list[bool]
+) -> None:
+    """A broker does so with what it reads and does not send, such as metadata that it can't parse."""
+    stored: dict[Position, bytes | None] = {**STORED, (8, 2): None, (8, 3): None, (8, 4): None}
+    with serving(Partition(stored, None)) as partition:
+
+        def internal_stats(name: str) -> InternalStats:
+            assert name == TOPIC
+            (*_earlier, reader) = partition.names
+            cursors, acknowledged = {reader: mark_deleted, "another": (8, 9)}, {reader: text, "another": "[(8:0..8:9]]"}
+            return InternalStats(ledgers=(), cursors=cursors, pending_adds=0, acknowledged=acknowledged)
+
+        read = list(read_spans(settings_for(partition), TOPIC, [EntrySpan(8, 1, 4)], internal_stats))
+    assert [sent.data for sent in read] == [ORDINARY, None, None, None]
+    assert [sent.is_passed_over for sent in read[1:]] == passed_over
 
 
 def test_a_broker_that_does_not_answer_does_not_prevent_the_use_of_another() -> None:
