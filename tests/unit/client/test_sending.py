@@ -63,11 +63,11 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.producers: list[FakeProducer] = []
-        self.is_shut_down = False
+        self.is_closed = False
 
-    def shutdown(self) -> None:
+    def close(self) -> None:
         assert all(producer.is_closed for producer in self.producers)
-        self.is_shut_down = True
+        self.is_closed = True
 
     def create_producer(self, topic: str, **_options: Any) -> FakeProducer:
         if self.fault is not None:
@@ -163,7 +163,7 @@ def test_a_producer_of_a_lane_that_was_deleted_is_closed_until_the_lane_is_whole
     assert [producer.is_closed for producer in client.producers] == [True, True, False]
 
 
-def test_after_its_producers_the_library_is_shut_down(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_its_producers_the_library_is_closed(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """close() of pulsar-client 3.13 leaves a thread: of 60 processes that ended after it, 21 were aborted."""
     monkeypatch.setattr(Settings, "open_client", lambda _settings: client)
     sending = Sending(Settings("pulsar://127.0.0.1:1", "http://127.0.0.1:1", lanes="tenant"))
@@ -172,7 +172,7 @@ def test_after_its_producers_the_library_is_shut_down(client: FakeClient, monkey
     _topic, answer = sending.start_send(REQUEST)
     sending.close()
     sending.close()
-    assert client.is_shut_down
+    assert client.is_closed
     with pytest.raises(UnavailableError):
         answer.result(0)
 

@@ -29,6 +29,7 @@ from ledger_reaper_client.requests import LedgerType, Request
 from ledger_reaper_client.settings import Settings
 
 _WINDOW = 1000  # unacknowledged requests of a topic; a send blocks at this number
+_CLOSING_SECONDS = 0.1
 _CHECK_SECONDS = 60.0  # an idle topic is checked again before the next request
 # a receipt is published seconds after its request was processed: until then, only the sender knows of the request
 _RECENT_SECONDS = 600.0
@@ -246,8 +247,11 @@ class Sending:
             topic.close()
         if client is not None:
             with suppress(Exception):  # the library raises what it likes here, and nothing is left to lose
-                # Not close(): its thread may still run after it returned, and then a process that ends is aborted.
-                client.shutdown()
+                # Not shutdown(): it keeps Python's interpreter lock while it waits for threads that may need the lock,
+                # to log or to get a token, and then never ends.
+                client.close()
+                # close() leaves a thread for the rest, and a process that ends before it may be aborted.
+                time.sleep(_CLOSING_SECONDS)
 
     def topic_of(self, owner: str) -> Topic:
         """Return the request topic for an owner. Raises UnavailableError before start(), InvalidRequestError."""
