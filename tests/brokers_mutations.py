@@ -74,7 +74,7 @@ BROKERS = (
     (
         "an entry that the broker acknowledged only for another reader is not passed over",
         SPAN_READER,
-        "stats.has_acknowledged(reader.subscription, remaining.next)",
+        "any(lower < remaining.next <= to for lower, to in acknowledged)",
         "True",
     ),
     (
@@ -104,8 +104,26 @@ BROKERS = (
     (
         "an entry that is returned late is not given up",
         ADMIN_ENTRIES,
-        "        if any(_is_shown(self._retry(position)) for position in list(self._silent)):\n",
+        "        if any(_is_shown(self._retry(position, timeout_s)) for position in list(self._silent)):\n",
         "        if False:\n",
+    ),
+    (
+        "the last requests reach every entry without an answer, though there are many",
+        ADMIN_ENTRIES,
+        "self._retry(position, timeout_s)",
+        "self._retry(position)",
+    ),
+    (
+        "no entry is given up while no broker serves its topic",
+        ADMIN_ENTRIES,
+        "        self.admin.internal_stats(self.partition)  # while no",
+        "        # while no",
+    ),
+    (
+        "a proxy that ends a request sooner does not shorten the time that a broker has for its bookies",
+        ADMIN_ENTRIES,
+        "            if took_s < FULL_TIMEOUT_SECONDS:",
+        "            if True:",
     ),
     (
         "retries at a broker that fails repeatedly delay no chunk",

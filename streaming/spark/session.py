@@ -173,7 +173,8 @@ def python_without_archives(folder: Path, path: str) -> str:
     folder: where the program is created, unless programs can't be executed there.
     """
     program = folder / "python"
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(path)} exec {shlex.quote(sys.executable)} "$@"\n')
+    text = f'#!/bin/sh\nPYTHONPATH={shlex.quote(path)} exec {shlex.quote(sys.executable)} "$@"\n'
+    program.write_bytes(os.fsencode(text))
     program.chmod(0o700)
     return str(program) if os.access(program, os.X_OK) else sys.executable
 

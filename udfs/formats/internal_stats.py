@@ -49,12 +49,15 @@ class InternalStats:
         """Return the subscription's last acknowledged position; BEFORE_ALL if there is no such subscription."""
         return self.cursors.get(encode_name(subscription), BEFORE_ALL)
 
-    def has_acknowledged(self, subscription: str, position: Position) -> bool:
-        """Whether an entry of this subscription is acknowledged; also False if the text has an unknown form."""
-        ranges: tuple[AcknowledgedRange, ...] = ()
+    def acknowledged_from(self, subscription: str, position: Position) -> list[AcknowledgedRange]:
+        """Return the ranges of acknowledged entries that end at this entry or later.
+
+        A text of an unknown form counts as no range.
+        """
+        ranges = [AcknowledgedRange(BEFORE_ALL, self.mark_deleted(subscription))]
         with suppress(FormatError):
-            ranges = ranges_in(self.acknowledged.get(encode_name(subscription), ""))
-        return position <= self.mark_deleted(subscription) or any(lower < position <= upper for lower, upper in ranges)
+            ranges += ranges_in(self.acknowledged.get(encode_name(subscription), ""))
+        return [each for each in ranges if each.upper >= position]
 
     def has_subscription(self, subscription: str) -> bool:
         """Whether a subscription of that name exists."""
@@ -112,7 +115,7 @@ def parse_ensembles(stats: Any) -> dict[int, Ensembles]:
     Ledgers with another form of metadata are left out.
     """
     ensembles = {}
-    with suppress(KeyError, TypeError, ValueError):
+    with suppress(AttributeError, KeyError, TypeError, ValueError):
         for listed in stats["ledgers"]:
             if found := _ENSEMBLES.search(listed.get("metadata") or ""):
                 firsts = tuple(sorted(int(first) for first in _FIRST_ENTRY.findall(found[2])))

@@ -14,17 +14,18 @@ from streaming.spark import session
 def test_a_python_process_has_our_path_and_not_that_of_spark(tmp_path: Path) -> None:
     folder = tmp_path / "with a blank"
     folder.mkdir()
-    python = session.python_without_archives(folder, "/a b:/c'd")
+    path = os.fsdecode(b"/a b:/c'd:/\xe9")  # the last folder's name is not UTF-8
+    python = session.python_without_archives(folder, path)
 
-    code = "import os, sys; print(os.environ['PYTHONPATH'], sys.executable, sys.argv[1:])"
+    code = "import os, sys; print(ascii(os.environ['PYTHONPATH']), sys.executable, sys.argv[1:])"
     environment = os.environ | {"PYTHONPATH": "/spark/python/lib/pyspark.zip:/a b"}
     done = subprocess.run([python, "-c", code, "e f"], env=environment, capture_output=True, text=True, check=True)
 
-    assert done.stdout == f"/a b:/c'd {sys.executable} ['e f']\n"
+    assert done.stdout == f"{path!a} {sys.executable} ['e f']\n"
 
 
 def test_where_no_program_may_be_executed_spark_runs_this_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "os", SimpleNamespace(access=lambda *_: False, X_OK=os.X_OK))
+    monkeypatch.setattr(session, "os", SimpleNamespace(access=lambda *_: False, X_OK=os.X_OK, fsencode=os.fsencode))
     assert session.python_without_archives(tmp_path, "") == sys.executable

@@ -28,8 +28,9 @@ from udfs.undelivered import NotShown
 
 FULL_TIMEOUT_SECONDS = 3.0
 _MAX_UNANSWERED = 5  # after this many failures, entries that will never be sent to a reader are not requested
-# (failures so far, timeout): a healthy broker answers in milliseconds
-_TIMEOUTS = ((_MAX_UNANSWERED, FULL_TIMEOUT_SECONDS), (50, 1.0), (float("inf"), 0.25))
+_SHORTEST_SECONDS = 0.25  # a healthy broker answers in milliseconds
+# (failures so far, timeout)
+_TIMEOUTS = ((_MAX_UNANSWERED, FULL_TIMEOUT_SECONDS), (50, 1.0), (float("inf"), _SHORTEST_SECONDS))
 _RETRIES_SECONDS = 30.0  # for the second requests of all entries together
 # Longer than an entry may be in a broker's cache without being read again from a bookie: a second by default, or six
 # since Pulsar 4.1, which extends the time up to five times for entries that other consumers still expect.
@@ -127,8 +128,10 @@ class AdminEntries:
         with ThreadPoolExecutor(_CONFIRMED_AT_ONCE, thread_name_prefix="confirm") as threads:
             for _ in threads.map(lambda group: self._confirm(group, ensembles.get(group[0][0])), groups.values()):
                 pass
+        self.admin.internal_stats(self.partition)  # while no broker serves the topic, a proxy answers with an error
         self._retries_left_s = _RETRIES_SECONDS
-        if any(_is_shown(self._retry(position)) for position in list(self._silent)):
+        timeout_s = max(_SHORTEST_SECONDS, min(FULL_TIMEOUT_SECONDS, _RETRIES_SECONDS / len(self._silent)))
+        if any(_is_shown(self._retry(position, timeout_s)) for position in list(self._silent)):
             raise self._returned_late()
 
     def _confirm(self, silent: Sequence[Position], ensembles: Ensembles | None) -> None:
@@ -139,8 +142,21 @@ class AdminEntries:
             # The broker has read what it passed over. Other entries must not be waiting for a bookie that hangs.
             silent = [position for position in silent if position not in self._passed_over]
             patience_s = _BOOKIE_SECONDS
-        if silent and _is_shown(self._request(silent[-1], patience_s)):
+        if silent and self._is_returned(silent[-1], patience_s):
             raise self._returned_late()
+
+    def _is_returned(self, position: Position, patience_s: float) -> bool:
+        """Whether the broker returns an entry within this time. A proxy may end a request sooner."""
+        left_s = patience_s
+        while left_s > 0:
+            requested_s = time.monotonic()
+            if _is_shown(self._request(position, max(FULL_TIMEOUT_SECONDS, left_s))):
+                return True
+            took_s = time.monotonic() - requested_s
+            if took_s < FULL_TIMEOUT_SECONDS:  # the broker itself has answered, though not in valid HTTP
+                return False
+            left_s -= took_s
+        return False
 
     def _returned_late(self) -> UnavailableError:
         return UnavailableError(
@@ -198,14 +214,14 @@ class AdminEntries:
         if not self.controls.gives_up:
             raise UnavailableError(f"{self.partition}: {WITHHELD} {answer.status}: {message}")
 
-    def _retry(self, position: Position) -> Body | None:
-        """Request an entry again with the full timeout, one entry at a time, until _RETRIES_SECONDS are used up."""
+    def _retry(self, position: Position, timeout_s: float = FULL_TIMEOUT_SECONDS) -> Body | None:
+        """Request an entry again, one entry at a time, until _RETRIES_SECONDS are used up."""
         with self._retry_lock:
             if self._retries_left_s <= 0:
                 return None
             started_s = time.monotonic()
             try:
-                return self._request(position, FULL_TIMEOUT_SECONDS)
+                return self._request(position, timeout_s)
             finally:
                 self._retries_left_s -= time.monotonic() - started_s
 

@@ -60,10 +60,11 @@ def _read_with_readers(
         ledger = remaining.next[0]
         with opened(settings, partition, (ledger, remaining.next[1] - 1)) as reader:
             has_timed_out = yield from _read_on(reader, remaining)
-            if has_timed_out and internal_stats is not None:
-                # the broker itself acknowledges, for each reader, the entries that it reads and does not send
-                stats = internal_stats(partition)
-                while remaining.next is not None and stats.has_acknowledged(reader.subscription, remaining.next):
+            if has_timed_out and internal_stats is not None and remaining.next is not None:
+                # The broker itself acknowledges, for each reader, the entries that it reads and does not send. Between
+                # those that it sent, it may have acknowledged any number.
+                acknowledged = internal_stats(partition).acknowledged_from(reader.subscription, remaining.next)
+                while remaining.next is not None and any(lower < remaining.next <= to for lower, to in acknowledged):
                     yield SpanEntry(remaining.take(), None, is_passed_over=True)
         # wrong numbers in a sender's metadata can stop a reader; a new reader continues after them
         readers = 0 if not has_timed_out or remaining.next is None or remaining.next[0] != ledger else readers + 1

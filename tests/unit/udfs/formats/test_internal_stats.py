@@ -139,7 +139,14 @@ def test_ensembles_are_read_from_the_metadata_of_ledgers() -> None:
     }
     listed = [{"ledgerId": ledger, "entries": 1, "metadata": text} for ledger, text in texts.items()]
     assert parse_ensembles({"ledgers": listed}) == {1: Ensembles(3, (0,)), 2: Ensembles(3, (0, 57, 90))}
-    of_other_forms: list[Any] = [{}, [], None, {"ledgers": None}, {"ledgers": [{"metadata": texts[1]}]}]
+    of_other_forms: list[Any] = [
+        {},
+        [],
+        None,
+        {"ledgers": None},
+        {"ledgers": ["1"]},
+        {"ledgers": [{"metadata": texts[1]}]},
+    ]
     for unknown in of_other_forms:
         assert parse_ensembles(unknown) == {}
 

@@ -2,8 +2,9 @@
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from threading import Event
+from threading import Event, Lock
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,7 @@ from udfs.formats.internal_stats import Ensembles, InternalStats, Position
 from udfs.undelivered import Undeliverable
 
 FAILS = Body(500, {}, b"", True)
+FAILS_FOR_NOW = Body(503, {}, b"", True)
 
 
 def test_an_entry_that_is_not_returned_is_given_up_only_if_the_broker_answers() -> None:
@@ -215,7 +217,7 @@ def test_the_timeouts_become_shorter_with_each_failure() -> None:
 
     with serving(Partition({**STORED, **stored}, (7, 2))) as partition:
         read_all(partition, Silent(), [EntrySpan(8, 0, 79)])
-    assert sorted(set(patience)) == [0.25, 1, 3, 100], "the last for the check at the end of the read"
+    assert sorted(set(patience)) == [0.25, 30 / 80, 1, 3, 100], "30 / 80 and 100 for the check at the end of the read"
 
 
 TWO_LEDGERS = InternalStats(ledgers=((7, 3), (8, 3)), cursors={}, pending_adds=0)
@@ -485,6 +487,92 @@ def test_a_broker_does_not_wait_for_a_bookie_with_an_entry_that_it_has_passed_ov
     with serving(Partition(STORED, LAST)) as partition:
         assert read_all(partition, admin, [EntrySpan(8, 0, 0)]) == [((8, 0), b"", Undeliverable.NOT_SHOWN)]
     assert admin.longest_s <= admin_entries.FULL_TIMEOUT_SECONDS
+
+
+@dataclass
+class Clock(Admin):
+    """A broker whose requests take time of its own clock, which the module under test uses."""
+
+    now_s: float = 0.0
+    guard: Lock = field(default_factory=Lock)
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        with self.guard:
+            self.now_s += seconds
+
+
+@pytest.mark.parametrize("cut_off", [None, Body(504, {}, b"", True)])
+def test_a_proxy_that_ends_a_request_sooner_than_the_broker_does_not_make_an_entry_lost(
+    monkeypatch: pytest.MonkeyPatch, cut_off: Body | None
+) -> None:
+    @dataclass
+    class Proxy(Clock):
+        """The broker waits 90 s for its bookies, and the proxy 60 s for the broker; other ledgers are healthy."""
+
+        first_s: float | None = None
+
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            if position[0] != LAST[0]:
+                return body(b"other ledger")
+            if most_bytes == 1:
+                return None
+            self.first_s = self.now_s if self.first_s is None else self.first_s
+            self.sleep(min(patience_seconds, 60.0))
+            if self.now_s - self.first_s > 90.0:
+                return body(b"request")
+            return cut_off if patience_seconds > 60.0 else None
+
+    admin = Proxy(stats=TWO_LEDGERS)
+    monkeypatch.setattr(admin_entries, "time", admin)
+    stored: dict[Position, bytes | None] = {**STORED, LAST: None}
+    with serving(Partition(stored, (8, 1))) as partition, pytest.raises(UnavailableError, match="no answer before"):
+        read_all(partition, admin, [EntrySpan(8, 2, 2)])
+
+
+def test_no_entry_is_given_up_while_its_topic_is_moved_during_the_check_at_the_end() -> None:
+    @dataclass
+    class Moved(Admin):
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            return super().entry(partition, position, most_bytes, patience_seconds) if self.is_up else FAILS_FOR_NOW
+
+        def ensembles(self, partition: str) -> Mapping[int, Ensembles]:
+            self.is_up = False
+            raise UnavailableError("no broker serves the topic")
+
+    admin = Moved({(8, 1): body(b"other")}, stats=TWO_LEDGERS)
+    with serving(Partition(STORED, LAST)) as partition, pytest.raises(UnavailableError, match="no broker answers"):
+        read_all(partition, admin, [EntrySpan(8, 0, 0)])
+
+
+def test_many_entries_without_an_answer_do_not_prevent_the_last_check_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @dataclass
+    class Turns(Clock):
+        """No entry but a control is returned, and one more once the control was requested at the end."""
+
+        is_end: bool = False
+
+        def entry(self, partition: str, position: Position, most_bytes: int, patience_seconds: float) -> Body | None:
+            if position[0] != LAST[0]:
+                return body(b"other ledger")
+            if self.is_end and position == (8, 60):
+                return body(b"request")
+            self.sleep(patience_seconds)
+            self.is_end |= patience_seconds > 30
+            return None
+
+    stored: dict[Position, bytes | None] = dict.fromkeys(((8, number) for number in range(62)), None)
+    admin = Turns(stats=_stats((7, 3), (8, 62)))
+    monkeypatch.setattr(admin_entries, "time", admin)
+    with (
+        serving(Partition({**STORED, **stored}, (7, 2))) as partition,
+        pytest.raises(UnavailableError, match="no answer before"),
+    ):
+        read_all(partition, admin, [EntrySpan(8, 0, 61)])
 
 
 def test_the_check_at_the_end_waits_until_no_cache_has_the_control_entry(monkeypatch: pytest.MonkeyPatch) -> None:

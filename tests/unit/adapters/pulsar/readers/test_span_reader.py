@@ -13,7 +13,9 @@ from tests.pulsar_settings import pulsar_settings
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving, settings_for
 from tests.unit.adapters.pulsar.stored_entries import ALL, LAST, ORDINARY, STORED, TOPIC
 from udfs.entry_ranges import EntrySpan
-from udfs.formats.internal_stats import InternalStats, Position
+from udfs.formats import internal_stats as formats
+from udfs.formats.internal_stats import InternalStats, Position, ranges_in
+from udfs.formats.managed_ledger import AcknowledgedRange
 
 
 def _read(partition: Partition, spans: list[EntrySpan]) -> list[SpanEntry]:
@@ -48,10 +50,17 @@ def test_entries_are_read_in_order_and_passed_over_entries_are_named() -> None:
     ],
 )
 def test_an_entry_that_the_broker_acknowledges_for_a_reader_is_passed_over_though_none_follows(
-    mark_deleted: Position, text: str, passed_over: list[bool]
+    mark_deleted: Position, text: str, passed_over: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker does so with what it reads and does not send, such as metadata that it can't parse."""
     stored: dict[Position, bytes | None] = {**STORED, (8, 2): None, (8, 3): None, (8, 4): None}
+    parsed: list[str] = []
+
+    def parse(text: str) -> tuple[AcknowledgedRange, ...]:
+        parsed.append(text)
+        return ranges_in(text)
+
+    monkeypatch.setattr(formats, "ranges_in", parse)
     with serving(Partition(stored, None)) as partition:
 
         def internal_stats(name: str) -> InternalStats:
@@ -60,9 +69,12 @@ def test_an_entry_that_the_broker_acknowledges_for_a_reader_is_passed_over_thoug
             cursors, acknowledged = {reader: mark_deleted, "another": (8, 9)}, {reader: text, "another": "[(8:0..8:9]]"}
             return InternalStats(ledgers=(), cursors=cursors, pending_adds=0, acknowledged=acknowledged)
 
-        read = list(read_spans(settings_for(partition), TOPIC, [EntrySpan(8, 1, 4)], internal_stats))
-    assert [sent.data for sent in read] == [ORDINARY, None, None, None]
-    assert [sent.is_passed_over for sent in read[1:]] == passed_over
+        read = list(read_spans(settings_for(partition), TOPIC, [EntrySpan(8, 2, 4)], internal_stats))
+        readers = len(partition.names)
+    assert read == [
+        SpanEntry((8, number), None, is_passed_over=expected) for number, expected in enumerate(passed_over, 2)
+    ]
+    assert len(parsed) <= readers, "senders decide how long the text is, so it is not parsed for each entry"
 
 
 def test_a_broker_that_does_not_answer_does_not_prevent_the_use_of_another() -> None:
