@@ -250,8 +250,8 @@ class Sending:
                 # Not shutdown(): it keeps Python's interpreter lock while it waits for threads that may need the lock,
                 # to log or to get a token, and then never ends.
                 client.close()
-                # close() leaves a thread for the rest, and a process that ends before it may be aborted.
-                time.sleep(_CLOSING_SECONDS)
+            # close() leaves a thread for the rest, and a process that ends before it may be aborted.
+            time.sleep(_CLOSING_SECONDS)
 
     def topic_of(self, owner: str) -> Topic:
         """Return the request topic for an owner. Raises UnavailableError before start(), InvalidRequestError."""
