@@ -248,12 +248,15 @@ def _remove_unused(new: Path) -> None:
 
     A JVM keeps the file that it has mapped.
     """
+    used_s: dict[Path, float] = {}
+    for path in new.parent.iterdir():
+        with contextlib.suppress(OSError):  # another process may remove the same
+            used_s[path] = path.lstat().st_mtime
+    archives = sorted((path for path in used_s if path.suffix == ".jsa"), key=used_s.__getitem__)
     before_s = time.time() - _UNUSED_S
-    with contextlib.suppress(OSError):  # another process may remove the same
-        least = sorted(new.parent.glob("*.jsa"), key=lambda archive: archive.stat().st_mtime)[:-_MOST_ARCHIVES]
-        for other in set(new.parent.iterdir()) - {new}:
-            if other in least or other.stat().st_mtime < before_s:
-                shutil.rmtree(other) if other.is_dir() else other.unlink()
+    for other in {*archives[:-_MOST_ARCHIVES], *(path for path in used_s if used_s[path] < before_s)} - {new}:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(other) if other.is_dir() else other.unlink()
 
 
 def _lower_priority() -> None:

@@ -141,6 +141,9 @@ def test_the_archives_used_last_are_kept(tmp_path: Path) -> None:
     others = [_aged(_archive(tmp_path, str(hour)), hour * 3600) for hour in range(1, 6)]
     used = _aged(_archive(tmp_path, _name(tmp_path)), 9 * 3600)
     assert _options(tmp_path)  # uses it
+    gone = archive.with_name("gone.jsa")
+    gone.symlink_to("nowhere")
+    os.utime(gone, (0, 0), follow_symlinks=False)
 
     classes.make(here, archive)
 
