@@ -251,14 +251,15 @@ def test_no_message_is_given_up_while_the_broker_turns_from_a_bookie_that_hangs_
         time.sleep(10)  # until the brokers' caches are empty
         for bookie in replicated.spec.all_of(Part.BOOKIE):
             with cluster_faults.paused(replicated, bookie), ThreadPoolExecutor(4) as threads:
-                firsts = [threads.submit(admin.entry, each, at[0], 100, 40.0) for each, at in sent.items()]
+                for each, at in sent.items():
+                    threads.submit(admin.entry, each, at[0], 100, 40.0)
                 time.sleep(12)
                 reads = {
                     each: threads.submit(_read, settings, admin, each, at, partitions) for each, at in sent.items()
                 }
                 found = {each: read.result() for each, read in reads.items()}
-                assert [first.result() for first in firsts]
             assert all(read in (None, sent[each]) for each, read in found.items()), found
+        assert {each: _read(settings, admin, each, at, partitions) for each, at in sent.items()} == sent
 
 
 def _read(
