@@ -257,6 +257,7 @@ def test_messages_deleted_unread_and_topics_created_again_are_alarms(cluster: Cl
     """A tenant's administrator sets a TTL and skips messages, and a topic is deleted while the service uses it."""
     first, other = service.settings.topics.requests
     partition = f"{other}-partition-1"
+    _send(service, first, range(FIRST + 30, FIRST + 31))  # our source writes no checkpoint over empty topics
     service.run("run", "--until-idle")
     service.run("pause")
     log = service.config.with_name("paused.log")
