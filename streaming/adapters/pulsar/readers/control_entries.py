@@ -109,8 +109,7 @@ class ControlEntries:
         entries = dict(self.admin.internal_stats(self.partition).ledgers).get(ledger, 0)
         siblings = ensembles.siblings(entry, entries)
         known = [at for at in (self._shown.get(ledger), self._sent.get(ledger)) if at is not None and at[1] in siblings]
-        stored = [(ledger, siblings[number]) for number in (-1, 0, len(siblings) // 2) if siblings]
-        for sibling in dict.fromkeys((*known, *stored)):
+        for sibling in dict.fromkeys((*known, *_spread(ledger, siblings))):
             control = self.partition, sibling
             if sibling in self._withheld or timeout_seconds <= self._timeouts.get(control, 0.0):
                 continue
@@ -150,7 +149,7 @@ class ControlEntries:
         ledgers = [(number, entries) for number, entries in self.admin.internal_stats(partition).ledgers if entries]
         for number, entries in ledgers:
             if number == ledger:
-                yield from ((number, entries - 1), (number, 0), (number, entries // 2))
+                yield from _spread(number, range(entries))
         others = [(number, entries) for number, entries in ledgers if number != ledger]
         for number, entries in dict.fromkeys((*others[:-3:-1], *others[:1])):
             yield number, entries - 1
@@ -158,3 +157,8 @@ class ControlEntries:
     def _is_shown(self, control: _Entry, timeout_seconds: float) -> bool:
         answer = self.admin.entry(*control, _BYTES, timeout_seconds)
         return answer is not None and answer.status == HTTPStatus.OK
+
+
+def _spread(ledger: int, entries: range) -> list[Position]:
+    """Return the newest, the first and the middle one of a ledger's entries."""
+    return [(ledger, entries[number]) for number in (-1, 0, len(entries) // 2) if entries]
