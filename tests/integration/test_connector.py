@@ -198,12 +198,7 @@ def test_a_java_consumer_and_the_service_continue_each_others_retries(service: D
 
 @with_connector  # its first version's checkpoint
 def test_a_v1_checkpoint_is_resumed(deploy: Deploy) -> None:
-    service = deploy()
-    first = service.settings.topics.requests[0]
-    with admin_for(service.settings) as admin:
-        ensure_topics(admin, service.settings)
-    checkpoints = Path(service.settings.checkpoints.dir)
-
+    service, first, checkpoints = _with_topics(deploy)
     _send(service, f"{first}-partition-3", range(FIRST, FIRST + 2))
     service.run("run", "--until-idle")
     positions = committed_positions(str(checkpoints / "requests" / "v1"))
@@ -217,11 +212,7 @@ def test_a_v1_checkpoint_is_resumed(deploy: Deploy) -> None:
 
 
 def test_a_lost_checkpoint_is_started_from_scratch_and_a_lost_state_refused(deploy: Deploy) -> None:
-    service = deploy()
-    first = service.settings.topics.requests[0]
-    with admin_for(service.settings) as admin:
-        ensure_topics(admin, service.settings)
-    checkpoints = Path(service.settings.checkpoints.dir)
+    service, first, checkpoints = _with_topics(deploy)
     _send(service, f"{first}-partition-3", range(FIRST, FIRST + 5))
     _send(service, f"{first}-partition-0", range(FIRST + 5, FIRST + 6))
     service.run("run", "--until-idle")
@@ -238,6 +229,14 @@ def test_a_lost_checkpoint_is_started_from_scratch_and_a_lost_state_refused(depl
     service.call("release", "--state", "--yes")
     service.run("run", "--until-idle")
     assert len(service.final()) == 7
+
+
+def _with_topics(deploy: Deploy) -> tuple[Deployment, str, Path]:
+    """Return a service whose topics exist, its first request topic, and the folder of its checkpoints."""
+    service = deploy()
+    with admin_for(service.settings) as admin:
+        ensure_topics(admin, service.settings)
+    return service, service.settings.topics.requests[0], Path(service.settings.checkpoints.dir)
 
 
 def _put_kept(checkpoint: Path, topic: str, positions: dict[str, tuple[int, int]]) -> None:
