@@ -103,7 +103,7 @@ def judge(case: Case, policy: Policy, *, now_ms: int) -> Verdict:
         return Verdict(Outcome.ALREADY_GONE, Reason.NOT_FOUND)
     if case.ledger.metadata is None:
         return _later(Reason.LEDGER_UNREADABLE, f"{case.ledger.path} can't be parsed")
-    # While the clock is behind, no request may get a longer wait than these periods: it would outlast the fault.
+    # If the clock is slow, no request may wait longer than these periods: the wait would outlast the fault.
     unchanged_ms = max(0, now_ms - case.ledger.last_change_ms)
     return (
         _refused(case.request, case.ledger.metadata)

@@ -210,7 +210,7 @@ def test_a_closed_ledger_that_was_perhaps_never_named_stays_for_the_quarantine(
     assert expected is Outcome.DELETED or (verdict.reason, verdict.wait_ms) == (Reason.TOO_YOUNG, 1)
 
 
-def test_a_clock_that_was_behind_delays_no_request_for_longer_than_the_smallest_age() -> None:
+def test_a_slow_clock_delays_no_request_for_longer_than_the_smallest_age() -> None:
     young = replace(DELETABLE, ledger=facts(last_change_ms=NOW_MS + 365 * DAY_MS))
     verdict = judge(young, POLICY, now_ms=NOW_MS)
     assert (verdict.outcome, verdict.reason, verdict.wait_ms) == (Outcome.RETRY, Reason.TOO_YOUNG, POLICY.min_age_ms)
