@@ -70,14 +70,18 @@ class LaneProgress:
         return self._reached.get(partition, BEFORE_ALL)
 
     def next_entries(
-        self, partition: str, stats: InternalStats, most_bytes: int, upto: Position = AFTER_ALL
+        self, partition: str, stats: InternalStats, most_bytes: int, upto: Position = AFTER_ALL, least: int = 1
     ) -> list[EntrySpan]:
-        """Return the next entries of a partition, of about so many stored bytes; empty if there are none."""
+        """Return the next entries of a partition, of about so many stored bytes; empty if there are none.
+
+        Args:
+            least: so many entries, if there are, whatever their size.
+        """
         spans = list(spans_of(stats.ledgers, Range(self.after(partition, stats), upto)))
         if not spans:
             return []
         size = bytes_of(spans, stats) // count_of(spans)
-        return next(split(spans, max(1, min(_MOST_ENTRIES, most_bytes // max(1, size)))))
+        return next(split(spans, max(least, min(_MOST_ENTRIES, most_bytes // max(1, size)))))
 
     def take(
         self,

@@ -31,6 +31,9 @@ SLOW_LANES = "slow-lanes"  # the name of the query
 SLOW_S = 600.0  # how long a tenant's lanes are slow after one of them was
 SLOW_CHUNK_ROWS = 250  # a slow lane may have a million messages, and passes wait for each of its chunks
 _MOST_BYTES = 256 * 1024  # of a lane in a turn, as stored: it may compress well
+# A turn takes seconds, even with one message, and a single large message raises the average size of its ledger's
+# entries. No entry is larger than the broker's maxMessageSize, by default 5 MB.
+_LEAST_ENTRIES = 16
 _LONGEST_REST_S = 5.0
 _PAUSES = Backoff((1, 5, 10, 30, 60))
 MOST_FAILURES = 4  # in a row; after more, `--until-idle` waits no longer for a lane
@@ -152,7 +155,7 @@ class SlowLanes:
         # messages of an open transaction, which come after `last`, wait for its end; if the broker can't even read the
         # last message's metadata, everything is read
         upto = AFTER_ALL if last is None else last
-        spans = self.progress.next_entries(partition, stats, _MOST_BYTES, upto)
+        spans = self.progress.next_entries(partition, stats, _MOST_BYTES, upto, _LEAST_ENTRIES)
         if spans:
             service, number = self.progress.service, self.progress.next_batch()
             service.slots.slow_down(SLOW_LANES)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -485,6 +486,17 @@ def test_a_slow_lane_that_fails_is_tried_again_later_and_others_before_it(world:
     assert world.is_exactly_once
     world.reader.list_lanes()
     assert world.shown[-1] == (LANES, None)
+
+
+def test_a_turn_of_a_slow_lane_takes_several_messages_although_one_message_of_its_ledger_is_large(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.add(A, (5, 40))
+    world.odd = {A: 0}
+    stats = world.pulsar.internal_stats
+    monkeypatch.setattr(world.pulsar, "internal_stats", lambda each: replace(stats(each), sizes={5: 40 * 2**20}))
+    world.work(A, slowly=1)
+    assert world.service.receipts == [(A, (5, entry)) for entry in range(16)]
 
 
 def test_entries_that_the_broker_does_not_show_are_given_up_after_ten_minutes(world: World) -> None:
