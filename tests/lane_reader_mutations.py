@@ -42,8 +42,20 @@ LANE_READER = (
     (
         "messages of an open transaction are not read by a lane's slow reader",
         SLOW,
-        "AFTER_ALL if last is None else last",
+        "AFTER_ALL if last is None or has_waited else last",
         "AFTER_ALL",
+    ),
+    (
+        "messages of an open transaction wait although an earlier transaction was open for long",
+        SLOW,
+        "has_waited = before == last and self",
+        "has_waited = before is not None and self",
+    ),
+    (
+        "messages of an open transaction wait for a while",
+        SLOW,
+        "has_waited = before == last and self.monotonic() - since_s >= _OPEN_S",
+        "has_waited = before == last",
     ),
     (
         "a lane that could not be read completely is not acknowledged beyond that",

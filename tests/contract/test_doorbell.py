@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
+from streaming.adapters.pulsar.doorbell import doorbell as module
 from streaming.adapters.pulsar.doorbell.doorbell import Doorbell
 from streaming.adapters.pulsar.snapshots.snapshot_admin import SnapshotAdmin
 from streaming.config.load import load
@@ -120,6 +121,24 @@ def test_a_broker_acknowledges_no_damaged_message_by_itself(world: World, doorbe
     assert world.acknowledged(topic) < (last[0], 0)
     doorbell.settle(topic, last)
     until(lambda: world.acknowledged(topic) == last, doorbell)
+
+
+def test_a_message_that_the_broker_sends_to_no_reader_rings_after_a_while(
+    world: World, doorbell: Doorbell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BACKLOG_S", 2.0)
+    topic = world.topic()
+    doorbell.watch(topic)
+    until(lambda: doorbell.listening == 1, doorbell)
+    assert doorbell.rung(5.0) == [], "it has no message"
+    for _ in range(2):
+        world.producer.send_bytes(topic, b"\xff\xff", b"no metadata")
+        assert doorbell.rung(WAIT_S) == [topic]
+        doorbell.settle(topic, world.last(topic))
+        until(lambda: world.acknowledged(topic) == world.last(topic) and doorbell.listening == 1, doorbell)
+    assert doorbell.rung(5.0) == []
+    world.send(topic)
+    assert doorbell.rung(WAIT_S) == [topic]
 
 
 def test_a_topic_that_is_moved_rings_on(world: World, doorbell: Doorbell) -> None:

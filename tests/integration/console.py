@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 # Before any command: several load pyarrow without numpy, which `run` and `check` need in the same process.
@@ -60,9 +61,12 @@ def process() -> Iterator[None]:
 
 @cache
 def _process() -> ProcessPoolExecutor:
-    classes = {shared_classes.CLASS_PATH: shared_classes.class_path()}
+    # another name of this Python, which Spark keeps: the program that the service would create for its first command
+    # goes away with that command's deployment
+    python = str(Path(sys.executable).with_name("python3"))
+    variables = {shared_classes.CLASS_PATH: shared_classes.class_path(), "PYSPARK_PYTHON": python}
     spawning = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(1, spawning, initializer=_set_environment, initargs=(classes,))
+    return ProcessPoolExecutor(1, spawning, initializer=_set_environment, initargs=(variables,))
 
 
 def _set_environment(variables: dict[str, str]) -> None:

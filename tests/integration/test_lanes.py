@@ -167,6 +167,31 @@ def test_each_odd_message_of_a_lane_ends_in_one_receipt_and_other_lanes_are_read
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_transaction_that_never_ends_delays_its_lane_for_a_while(transactional: Cluster, tmp_path: Path) -> None:
+    service = with_lanes(deployment(transactional, tmp_path))
+    expected = Counter({VALID: 3, ("DEAD_LETTER", str(Reason.OPEN_TRANSACTION)): 1})
+    with senders_without_java(service.settings.pulsar.service_url) as send:
+        lane = Lane(service, send, f"open{uuid4().hex[:8]}")
+        with admin_for(service.settings) as admin:
+            lane.create(admin)
+        lane.publish("valid", "open_unknown_to_the_coordinator", "valid", "valid")
+        service.run("run", "--until-idle", seconds=400)
+        assert lane.outcomes == expected
+        assert lane.is_acknowledged
+
+        log = tmp_path / "run.log"
+        running = service.start("run", log=log)
+        try:
+            wait_until(lambda: "reading" in log.read_text(), running, log)
+            lane.publish("valid")
+            expected[VALID] += 1
+            wait_until(lambda: lane.outcomes == expected and lane.is_acknowledged, running, log, seconds=400)
+        finally:
+            stop(running)
+
+
+@pytest.mark.long
 def test_a_kill_before_the_acknowledgement_and_a_cursor_that_is_moved_back_repeat_nothing(
     lanes: tuple[Lane, Lane], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

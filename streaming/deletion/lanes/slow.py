@@ -35,6 +35,7 @@ _MOST_BYTES = 256 * 1024  # of a lane in a turn, as stored: it may compress well
 # entries. No entry is larger than the broker's maxMessageSize, by default 5 MB.
 _LEAST_ENTRIES = 16
 _LONGEST_REST_S = 5.0
+_OPEN_S, _OPEN_PAUSE_S = 60.0, 10.0  # how long the messages after an open transaction wait, and how often it is tried
 _PAUSES = Backoff((1, 5, 10, 30, 60))
 MOST_FAILURES = 4  # in a row; after more, `--until-idle` waits no longer for a lane
 
@@ -64,6 +65,8 @@ class SlowLanes:
     _lanes: dict[str, _SlowLane] = field(default_factory=dict)
     _waiting: WaitingLanes = field(default_factory=WaitingLanes)
     _tenants: dict[str, float] = field(default_factory=dict)  # until when they are slow
+    # partition -> the last message before a transaction, and when this transaction was found open
+    _transactions: dict[str, tuple[Position, float]] = field(default_factory=dict)
     in_work: str = ""  # the partition that is being read
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
@@ -98,6 +101,7 @@ class SlowLanes:
         with self._guard:
             self._waiting.discard(partition)
             self._lanes.pop(partition, None)
+            self._transactions.pop(partition, None)
 
     @property
     def given_up(self) -> dict[str, str]:
@@ -152,10 +156,11 @@ class SlowLanes:
     def _read(self, partition: str) -> None:
         last = self.last_message(partition)
         stats = self.admin.internal_stats(partition)
-        # messages of an open transaction, which come after `last`, wait for its end; if the broker can't even read the
-        # last message's metadata, everything is read
-        upto = AFTER_ALL if last is None else last
+        upto = self._end_after(partition, last)
         spans = self.progress.next_entries(partition, stats, _MOST_BYTES, upto, _LEAST_ENTRIES)
+        if last is not None and not spans and self.progress.next_entries(partition, stats, _MOST_BYTES):
+            self._hold(partition, last)
+            return
         if spans:
             service, number = self.progress.service, self.progress.next_batch()
             service.slots.slow_down(SLOW_LANES)
@@ -172,6 +177,24 @@ class SlowLanes:
             if partition in self._waiting:  # it has rung meanwhile: it was deleted and created again
                 self._lanes[partition] = _SlowLane(self.monotonic())
         self.settle(partition, self.progress.after(partition, stats), bool(spans))
+
+    def _end_after(self, partition: str, last: Position | None) -> Position:
+        """Return up to where a lane is read."""
+        # Messages of an open transaction come after `last`. They wait for its end, but not for long: a sender can open
+        # one that never ends. If the broker can't even read the last message's metadata, everything is read.
+        before, since_s = self._transactions.get(partition, (None, 0.0))
+        has_waited = before == last and self.monotonic() - since_s >= _OPEN_S
+        return AFTER_ALL if last is None or has_waited else last
+
+    def _hold(self, partition: str, last: Position) -> None:
+        """Try a lane again soon, which has only messages after the start of an open transaction."""
+        with self._guard:
+            if lane := self._lanes.get(partition):  # otherwise it is gone
+                now_s = self.monotonic()
+                if self._transactions.get(partition, (None, 0.0))[0] != last:
+                    self._transactions[partition] = last, now_s
+                lane.due_s = now_s + _OPEN_PAUSE_S
+                self._waiting.add(partition)
 
     def _rows(self, partition: str, spans: Sequence[EntrySpan]) -> DataFrame:
         lane = self._lanes.get(partition) or _SlowLane(0.0)

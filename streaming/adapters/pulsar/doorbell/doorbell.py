@@ -7,10 +7,11 @@ A partition that is watched has two consumers on a connection to its broker:
 2. The bell, a consumer without a durable position, permits one message after the newest. If the broker sends it, the
    partition rings; the message itself is dropped. settle() opens the next bell.
 
-When a bell was opened, the guard's backlog is read once, so that no message between two bells is missed. A bell that
-listen() opens starts at its position instead. If a broker
-closes a consumer (the topic is moved, its subscription is reset) or the connection breaks, both consumers are opened
-again after a pause. A partition that can't be watched costs the others nothing; `faults` names the reason.
+When a bell was opened, the guard's backlog is read, so that no message between two bells is missed, and from then on
+once a minute, because brokers send no damaged message, and none after the start of an open transaction. A bell that
+listen() opens starts at its position instead. If a broker closes a consumer (the topic is moved, its subscription is
+reset) or the connection breaks, both consumers are opened again after a pause. A partition that can't be watched costs
+the others nothing; `faults` names the reason.
 """
 
 import heapq
@@ -52,6 +53,7 @@ _REDIRECTS = 5
 _TICK_S = 0.2
 # a tenant may close our consumers again and again (reset-cursor, unload)
 _PAUSES = Backoff((1, 2, 5, 10, 30, 60))
+_BACKLOG_S = 60.0  # between two reads of the backlog, while a bell is open
 _STEADY_S = 60.0  # a partition that was watched for so long has no failures any more
 _LEAVE_S = 2.0
 
@@ -206,7 +208,11 @@ class Doorbell:
                 while self._due and self._due[0][0] <= self.monotonic():
                     _due_s, partition, number = heapq.heappop(self._due)
                     watched = self._watched.get(partition)
-                    if watched is not None and watched.try_number == number:
+                    if watched is None or watched.try_number != number:
+                        continue
+                    if watched.is_listening and watched.line is not None:
+                        self._read_backlog(watched, watched.line)
+                    else:
                         self._look_up(watched, (self.settings.service_url, ""), is_authoritative=False, hops=0)
 
     def _try_at(self, watched: _Watched, due_s: float) -> None:
@@ -286,7 +292,10 @@ class Doorbell:
         line.send(api.BaseCommand(type=FLOW, flow=api.CommandFlow(consumer_id=watched.bell, message_permits=1)))
         if watched.after is not None:
             self._listening(watched)
-            return
+        else:
+            self._read_backlog(watched, line)
+
+    def _read_backlog(self, watched: _Watched, line: Line) -> None:
         guard = watched.guard
 
         def command(number: int) -> api.BaseCommand:
@@ -303,6 +312,8 @@ class Doorbell:
             self._listening(watched)
             if stats.msg_backlog:
                 self._ring(watched)
+            else:
+                self._try_at(watched, self.monotonic() + _BACKLOG_S)
 
         self._request(watched, line, command, answered)
 

@@ -514,11 +514,55 @@ def test_entries_that_the_broker_does_not_show_are_given_up_after_ten_minutes(wo
     assert world.is_exactly_once
 
 
-def test_messages_of_an_open_transaction_wait(world: World) -> None:
+def test_messages_of_an_open_transaction_wait_for_its_end(world: World) -> None:
     world.add(A, (5, 3))
     world.odd = {A: 1}
     world.last[A] = (5, 0)
     world.work(A, slowly=1)
+    assert not world.is_quiet
+    world.now_s = 50.0
+    world.reader.read_slowly()
+    assert world.service.receipts == [(A, (5, 0))]
+    world.last[A] = (5, 2)
+    world.now_s = 60.0
+    world.reader.read_slowly()
+    assert world.is_exactly_once
+    assert world.bell.settled == [(A, (5, 2))]
+
+
+def test_messages_after_a_transaction_that_never_ends_wait_for_a_minute(world: World) -> None:
+    world.add(A, (5, 3))
+    world.odd = {A: 1}
+    world.last[A] = (5, 0)
+    world.work(A, slowly=1)
+    for world.now_s in (10.0, 59.9):
+        world.reader.read_slowly()
+        assert world.service.receipts == [(A, (5, 0))]
+        assert not world.is_quiet
+    world.now_s = 69.9
+    world.reader.read_slowly()
+    assert world.is_exactly_once
+    assert world.is_quiet
+
+    world.pulsar.store(A, (5, 4))
+    world.work(A, slowly=1)
+    assert world.is_exactly_once, "that transaction is known to be open for longer"
+    world.pulsar.store(A, (5, 6))
+    world.last[A] = (5, 4)
+    world.work(A, slowly=2)
+    assert world.service.receipts[-1] == (A, (5, 4)), "another transaction gets its time, too"
+
+
+def test_a_lane_that_is_deleted_while_its_transaction_is_open_is_forgotten(world: World) -> None:
+    world.add(A, (5, 2))
+    world.odd = {A: 1}
+    world.last[A] = (5, 0)
+    world.work(A, slowly=1)
+    world.topics.clear()
+    world.reader.list_lanes()
+    world.now_s = 100.0
+    world.reader.read_slowly()
+    assert world.is_quiet
     assert world.service.receipts == [(A, (5, 0))]
 
 
