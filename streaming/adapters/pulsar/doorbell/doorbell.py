@@ -80,7 +80,7 @@ class _Watched:
     bell: int = 0
     is_guarded: bool = False  # the broker has accepted the guard
     failures: int = 0
-    since_s: float | None = None  # when it was last watched completely
+    since_s: float | None = None  # since when it is watched completely, without a failure
     is_listening: bool = False  # its bell is open, and it had no unacknowledged message then
     is_settled: bool = True  # False: it rang, and settle() was not called yet
     processed: Position | None = None  # up to which all messages are to be acknowledged
@@ -99,6 +99,7 @@ class Doorbell:
     _consumers: dict[tuple[Line, int], _Watched] = field(default_factory=dict)
     _name: str = field(default_factory=lambda: f"ledger-reaper-{uuid.uuid4().hex[:10]}")  # if there is no subscription
     _ids: int = 0
+    _tries: int = 0  # of all partitions: one that is forgotten and watched again must not get an earlier number
     _due: list[tuple[float, str, int]] = field(default_factory=list)  # heap of (time, partition, number of its try)
     _rung: dict[str, None] = field(default_factory=dict)
     _faults: dict[str, Fault] = field(default_factory=dict)
@@ -204,20 +205,27 @@ class Doorbell:
 
     def _run(self) -> None:
         while not self._closed.wait(_TICK_S):
-            with self._change:
-                while self._due and self._due[0][0] <= self.monotonic():
-                    _due_s, partition, number = heapq.heappop(self._due)
-                    watched = self._watched.get(partition)
-                    if watched is None or watched.try_number != number:
-                        continue
-                    if watched.is_listening and watched.line is not None:
-                        self._read_backlog(watched, watched.line)
-                    else:
-                        self._look_up(watched, (self.settings.service_url, ""), is_authoritative=False, hops=0)
+            self._do_due()
+
+    def _do_due(self) -> None:
+        with self._change:
+            while self._due and self._due[0][0] <= self.monotonic():
+                _due_s, partition, number = heapq.heappop(self._due)
+                watched = self._watched.get(partition)
+                if watched is None or watched.try_number != number:
+                    continue
+                if watched.is_listening and watched.line is not None:
+                    self._read_backlog(watched, watched.line)
+                else:
+                    self._look_up(watched, (self.settings.service_url, ""), is_authoritative=False, hops=0)
 
     def _try_at(self, watched: _Watched, due_s: float) -> None:
-        watched.try_number += 1
+        self._end_try(watched)
         heapq.heappush(self._due, (due_s, watched.partition, watched.try_number))
+
+    def _end_try(self, watched: _Watched) -> None:
+        self._tries += 1
+        watched.try_number = self._tries
 
     def _look_up(self, watched: _Watched, address: tuple[str, str], *, is_authoritative: bool, hops: int) -> None:
         line = watched.line = self._line(address)
@@ -319,13 +327,14 @@ class Doorbell:
 
     def _listening(self, watched: _Watched) -> None:
         self._faults.pop(watched.partition, None)
-        watched.since_s = self.monotonic()
+        if watched.since_s is None:
+            watched.since_s = self.monotonic()
         watched.is_listening = True
 
     def _ring(self, watched: _Watched) -> None:
         if watched.is_settled:
             watched.is_settled = False
-            watched.try_number += 1  # the answer about the backlog, if it is still to come, is about this ring
+            self._end_try(watched)  # the answer about the backlog, if it is still to come, is about this ring
             self._close_consumer(watched.line, watched.bell)
             watched.bell, watched.is_listening = 0, False
             self._rung[watched.partition] = None
