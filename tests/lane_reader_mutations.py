@@ -58,6 +58,12 @@ LANE_READER = (
         "has_waited = before == last",
     ),
     (
+        "messages of an open transaction wait although a marker was waited for at the same place",
+        SLOW,
+        "            if is_all:",
+        "            if False:",
+    ),
+    (
         "a lane that could not be read completely is not acknowledged beyond that",
         READER,
         "            if end.fault:\n",

@@ -172,7 +172,10 @@ class SlowLanes:
                 rows.unpersist()
             service.note({partition: spans})
             self.progress.reach({partition: (spans[-1].ledger, spans[-1].last)})
+        is_all = not self.progress.next_entries(partition, stats, _MOST_BYTES)
         with self._guard:
+            if is_all:  # later messages may come after another transaction, although `last` is the same
+                self._transactions.pop(partition, None)
             self._lanes.pop(partition, None)
             if partition in self._waiting:  # it has rung meanwhile: it was deleted and created again
                 self._lanes[partition] = _SlowLane(self.monotonic())
@@ -180,14 +183,15 @@ class SlowLanes:
 
     def _end_after(self, partition: str, last: Position | None) -> Position:
         """Return up to where a lane is read."""
-        # Messages of an open transaction come after `last`. They wait for its end, but not for long: a sender can open
-        # one that never ends. If the broker can't even read the last message's metadata, everything is read.
+        # Messages of an open transaction come after `last`, and so may markers. They wait for its end, but not long: a
+        # sender can open one that never ends. If the broker can't even read the last message's metadata, everything is
+        # read.
         before, since_s = self._transactions.get(partition, (None, 0.0))
         has_waited = before == last and self.monotonic() - since_s >= _OPEN_S
         return AFTER_ALL if last is None or has_waited else last
 
     def _hold(self, partition: str, last: Position) -> None:
-        """Try a lane again soon, which has only messages after the start of an open transaction."""
+        """Try a lane again soon, which has only entries after `last`: of an open transaction, or markers."""
         with self._guard:
             if lane := self._lanes.get(partition):  # otherwise it is gone
                 now_s = self.monotonic()

@@ -41,7 +41,7 @@ class Broker:
         if command.type == CLOSE_CONSUMER:
             self.open.discard(command.close_consumer.consumer_id)
 
-    def request(self, command: Any, answered: Any, *, is_first: bool) -> None:  # noqa: ARG002
+    def request(self, command: Any, answered: Any, **_: Any) -> None:
         sent = command(1)
         if sent is None:
             return
