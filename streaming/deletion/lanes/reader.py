@@ -155,7 +155,7 @@ class LaneReader:
             if not self._is_listed or self._in_work or self._halves or len(self._waiting) or slow > 0:
                 return False
             missing = {name for name, fault in self.bell.faults.items() if fault.is_missing}  # no message waits there
-            # these ring again and again, and nothing can be read: an open transaction, for example
+            # these ring again and again, although their broker stores no unread message
             empty = {name for _due_s, name, _upto in self._to_settle if self._lanes.get(name, 0) >= _EMPTY_RINGS}
             return self.bell.listening + len(missing | empty | given_up.keys()) >= len(self._lanes)
 
@@ -208,6 +208,9 @@ class LaneReader:
             for partition in gone:
                 del self._lanes[partition]
                 self._waiting.discard(partition)
+            if gone:  # created again, a lane may wait for its slow reader, and must not ring before that
+                self._to_settle = [each for each in self._to_settle if each[1] not in gone]
+                heapq.heapify(self._to_settle)
             self._lanes |= dict.fromkeys(ordered, 0)
         for partition in gone:
             self._slow.forget(partition)

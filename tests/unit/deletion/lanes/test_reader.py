@@ -595,6 +595,26 @@ def test_a_lane_that_is_deleted_while_its_transaction_is_open_is_forgotten(world
     assert world.service.receipts == [(A, (5, 0))]
 
 
+def test_a_lane_that_was_created_again_is_not_settled_for_its_predecessor_while_it_waits(world: World) -> None:
+    """Otherwise it rings again, and a pass and the slow reader may process the same messages at the same time."""
+    world.add(A, (5, 1))
+    world.work(A)
+    for _ in range(2):  # rings without a message: settled later
+        world.work(A)
+    topics, world.topics = world.topics, {}
+    world.reader.list_lanes()
+    world.topics = topics
+    world.reader.list_lanes()
+    world.pulsar.store(A, (5, 1), (6, 2))
+    world.odd = {A: 0}
+    world.last[A] = (5, 0)
+    world.work(A, slowly=1)
+    before = [*world.bell.settled]
+    world.now_s = SLOW_S  # its tenant is not slow any more, but the lane is still held
+    world.work()
+    assert world.bell.settled == before
+
+
 def test_without_the_last_message_everything_is_read(world: World) -> None:
     world.add(A, (5, 3))
     world.odd = {A: 1}
