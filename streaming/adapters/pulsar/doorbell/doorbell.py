@@ -1,4 +1,4 @@
-"""Tells which partitions have new messages, without asking for each partition.
+"""Tells soon which partitions have new messages, without asking for each partition all the time.
 
 A partition that is watched has two consumers on a connection to its broker:
 
