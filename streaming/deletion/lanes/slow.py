@@ -154,8 +154,9 @@ class SlowLanes:
                 self.in_work = ""
 
     def _read(self, partition: str) -> None:
-        last = self.last_message(partition)
+        # in this order: a message that arrives in between must not look like one after an open transaction
         stats = self.admin.internal_stats(partition)
+        last = self.last_message(partition)
         upto = self._end_after(partition, last)
         spans = self.progress.next_entries(partition, stats, _MOST_BYTES, upto, _LEAST_ENTRIES)
         if last is not None and not spans and self.progress.next_entries(partition, stats, _MOST_BYTES):

@@ -566,6 +566,26 @@ def test_many_messages_after_a_transaction_that_never_ends_wait_once(world: Worl
     assert world.is_exactly_once
 
 
+def test_a_message_that_arrives_while_a_lane_is_planned_does_not_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.add(A, (5, 1))
+    world.odd = {A: 0}
+    world.work(A, slowly=1)
+    world.work(A)
+    ask = world.reader._slow.last_message
+
+    def then_arrives(partition: str) -> Position | None:
+        last = ask(partition)
+        world.pulsar.store(A, (5, 2))
+        return last
+
+    monkeypatch.setattr(world.reader._slow, "last_message", then_arrives)
+    world.reader.read_slowly()
+    world.work(A, slowly=1)
+    assert world.is_exactly_once
+
+
 def test_a_transaction_after_a_marker_that_waited_gets_its_time(world: World) -> None:
     """Brokers since Pulsar 3.3 report the last message before a marker, so a marker looks like an open transaction."""
     world.add(A, (5, 2))
