@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,6 +89,12 @@ class Lane:
             "a message was processed twice"
         )
         return Counter((row[c.OUTCOME], row[c.REASON]) for row in rows)
+
+    @property
+    def is_watched(self) -> bool:
+        with admin_for(self.service.settings) as admin:
+            stats = admin.stats(self.partition)
+        return f"{self.service.settings.topics.subscription}-doorbell" in stats["subscriptions"]
 
     @property
     def backlog(self) -> int:
@@ -183,7 +190,8 @@ def test_a_transaction_that_never_ends_delays_its_lane_for_a_while(transactional
         log = tmp_path / "run.log"
         running = service.start("run", log=log)
         try:
-            wait_until(lambda: "reading" in log.read_text(), running, log)
+            wait_until(lambda: lane.is_watched, running, log)
+            time.sleep(5)  # until its backlog was read
             lane.publish("valid")
             expected[VALID] += 1
             wait_until(lambda: lane.outcomes == expected and lane.is_acknowledged, running, log, seconds=400)
