@@ -370,6 +370,11 @@ def batch_of_zero(send: Senders, topic: str, request: bytes) -> None:
 
 
 @_odd
+def batch_of_zero_that_claims_to_be_compressed(send: Senders, topic: str, request: bytes) -> None:
+    send.raw.send(topic, single(request), num_messages_in_batch=0, compression=1)
+
+
+@_odd
 def batch_of_minus_one(send: Senders, topic: str, request: bytes) -> None:
     send.raw.send(topic, request, num_messages_in_batch=-1)
 

@@ -17,10 +17,10 @@ from streaming.sandbox import cluster_faults
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
 from tests.integration.conftest import payload
-from tests.integration.odd_messages import ODD, Senders, senders
+from tests.integration.odd_messages import NEEDS_TRANSACTIONS, ODD, Senders, senders
 from tests.pulsar_settings import pulsar_settings
 from udfs.entry_ranges import Range, spans_of
-from udfs.formats.internal_stats import BEFORE_ALL
+from udfs.formats.internal_stats import BEFORE_ALL, Position
 from udfs.undelivered import Undeliverable, UndeliveredMessage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -53,6 +53,7 @@ EXPECTED: dict[str, list[Undeliverable | None]] = {
     "batch_of_more_than_declared": [SENT] * 2,
     "no_batch_flagged_as_batch": [UNREADABLE],
     "batch_of_zero": [UNREADABLE],
+    "batch_of_zero_that_claims_to_be_compressed": [UNREADABLE],
     "batch_of_minus_one": [UNREADABLE],
     "batch_of_two_thousand_million": [SENT, UNREADABLE],
     "negative_size_in_a_batch": [SENT, UNREADABLE],
@@ -80,6 +81,9 @@ EXPECTED: dict[str, list[Undeliverable | None]] = {
     "open_unknown_to_the_coordinator": [OPEN],
 }
 
+# a topic may have all of these; it can't have several schemas
+AFTER_OTHERS = sorted(kind for kind in ODD.keys() - NEEDS_TRANSACTIONS if not kind.startswith("schema_"))
+
 
 @pytest.fixture(scope="module")
 def send(transactional: Cluster) -> Iterator[Senders]:
@@ -88,6 +92,10 @@ def send(transactional: Cluster) -> Iterator[Senders]:
 
 
 def _read(cluster: Cluster, topic: str) -> list[UndeliveredMessage]:
+    return [message for _position, message in _read_positions(cluster, topic)]
+
+
+def _read_positions(cluster: Cluster, topic: str) -> list[tuple[Position, UndeliveredMessage]]:
     addresses = cluster.addresses
     settings = pulsar_settings(
         service_url=addresses.pulsar,
@@ -96,7 +104,7 @@ def _read(cluster: Cluster, topic: str) -> list[UndeliveredMessage]:
     )
     with PulsarAdmin(PulsarAdminSettings(admin_url=addresses.admin)) as admin:
         spans = list(spans_of(admin.internal_stats(topic).ledgers, Range(BEFORE_ALL, EVERYTHING)))
-        return [message for _position, message in fallback_entries(settings, admin, topic, spans)]
+        return list(fallback_entries(settings, admin, topic, spans))
 
 
 @pytest.mark.parametrize("kind", ODD)
@@ -120,6 +128,26 @@ def test_the_fallback_finds_every_odd_message_and_its_neighbours(
     assert ordinary == [(None, REQUEST)] * len(ordinary)
     assert [message.why for message in odd] == EXPECTED.get(kind, [SENT])
     assert taken_bytes < 64 * MIB
+
+
+@pytest.mark.timeout(900)
+def test_every_entry_after_an_open_transaction_has_messages_unless_it_has_none_before(
+    transactional: Cluster, send: Senders
+) -> None:
+    """No reader gets these entries, so their messages are read from the admin API, which returns less of them."""
+    topic = f"persistent://public/default/opened-{uuid.uuid4().hex[:8]}"
+    ODD["open_unknown_to_the_coordinator"](send, topic, REQUEST)
+    with PulsarAdmin(PulsarAdminSettings(admin_url=transactional.addresses.admin)) as admin:
+        admin.ensure_subscription(topic, "keeps-its-ledgers")
+        kinds: dict[Position, str] = {}
+        for kind in AFTER_OTHERS:
+            before = admin.internal_stats(topic).last
+            ODD[kind](send, topic, REQUEST)
+            for span in spans_of(admin.internal_stats(topic).ledgers, Range(before, EVERYTHING)):
+                kinds |= {(span.ledger, entry): kind for entry in range(span.first, span.last + 1)}
+    read = {position for position, _message in _read_positions(transactional, topic)}
+    without = {kind for position, kind in kinds.items() if position not in read}
+    assert without == {kind for kind in AFTER_OTHERS if EXPECTED.get(kind, [SENT]) == []}
 
 
 def test_no_entry_is_skipped_while_the_bookies_are_down(transactional: Cluster, send: Senders) -> None:

@@ -80,6 +80,16 @@ def _why(message: UndeliveredMessage) -> tuple[int, bytes, Undeliverable | None]
             id="a batch that ends too soon",
         ),
         pytest.param(
+            entry(b"zz", num_messages_in_batch=0, compression=1),
+            [(-1, b"zz", Undeliverable.UNREADABLE)],
+            id="a batch of no message",
+        ),
+        pytest.param(
+            entry(b"", num_messages_in_batch=0),
+            [(-1, b"", Undeliverable.UNREADABLE)],
+            id="the same as the admin API returns it",
+        ),
+        pytest.param(
             framed(b"\xff\xff", REQUEST),
             [(-1, framed(b"\xff\xff", REQUEST), Undeliverable.UNREADABLE)],
             id="metadata that is none",
