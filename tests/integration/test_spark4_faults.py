@@ -68,7 +68,16 @@ def _topic(cluster: Cluster, partitions: int = 1) -> str:
     topic = f"persistent://public/default/spark4-{uuid.uuid4().hex[:10]}"
     with PulsarAdmin(PulsarAdminSettings(admin_url=cluster.addresses.admin)) as admin:
         admin.create_partitioned_topic(topic, partitions)
-        admin.ensure_subscription(topic, SUBSCRIPTION)
+
+        def has_ledgers() -> bool:
+            try:
+                admin.ensure_subscription(topic, SUBSCRIPTION)
+            except UnavailableError:
+                return False
+            return True
+
+        # brokers avoid a bookie for a while that an earlier test has stopped
+        wait_for(has_ledgers, f"the ledgers of {topic}")
     return topic
 
 
