@@ -36,8 +36,14 @@ LANE_READER = (
     (
         "a lane that is still being read is not read again",
         READER,
-        "elif partition == self._slow.in_work:",
+        "elif partition in self._slow.in_work:",
         "elif False:",
+    ),
+    (
+        "a lane whose turn with others has failed is read alone",
+        SLOW,
+        "                        lane.is_alone = True\n",
+        "",
     ),
     (
         "messages of an open transaction are not read by a lane's slow reader",

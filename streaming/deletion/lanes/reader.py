@@ -300,7 +300,7 @@ class LaneReader:
             for partition in candidates:
                 if self._slow.is_slow(partition):  # since it has rung
                     self._slow.add(partition)
-                elif partition == self._slow.in_work:  # it was deleted and created again, and has rung
+                elif partition in self._slow.in_work:  # it was deleted and created again, and has rung
                     self._waiting.add(partition)
                 elif partition in self._lanes:
                     taken.append(partition)

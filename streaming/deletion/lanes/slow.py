@@ -1,12 +1,14 @@
-"""Reads slow lanes, one at a time, as the fallback reads: without a limit of time, and whatever their messages are.
+"""Reads slow lanes as the fallback reads: without a limit of time, and whatever their messages are.
 
-A lane that fails is tried again after a pause, and the other slow lanes before it. The tenants take turns.
+The tenants take turns. A turn takes a few lanes of one tenant, because most of the time is spent waiting for brokers.
+If it fails, its lanes are read one by one. A lane that fails is tried again after a pause, and the other slow lanes
+before it.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -22,7 +24,7 @@ from streaming.queries.delivery.withheld import Withheld
 from streaming.spark.java_errors import error_of, one_line
 from udfs.backoff import Backoff
 from udfs.entry_ranges import EntrySpan
-from udfs.formats.internal_stats import Position
+from udfs.formats.internal_stats import InternalStats, Position
 from udfs.paths import tenant_of
 
 log = logging.getLogger("ledger-reaper")
@@ -34,10 +36,14 @@ _MOST_BYTES = 256 * 1024  # of a lane in a turn, as stored: it may compress well
 # A turn takes seconds, even with one message, and a single large message raises the average size of its ledger's
 # entries. No entry is larger than the broker's maxMessageSize, by default 5 MB.
 _LEAST_ENTRIES = 16
+_LANES_AT_ONCE = 4  # of a tenant in a turn; a task of the fallback reads as many partitions side by side
 _LONGEST_REST_S = 5.0
 _OPEN_S, _OPEN_PAUSE_S = 60.0, 10.0  # how long the messages after an open transaction wait, and how often it is tried
 _PAUSES = Backoff((1, 5, 10, 30, 60))
 MOST_FAILURES = 4  # in a row; after more, `--until-idle` waits no longer for a lane
+
+
+_Plan = tuple[InternalStats, Sequence[EntrySpan]]
 
 
 @dataclass(slots=True)
@@ -46,6 +52,7 @@ class _SlowLane:
     failures: int = 0
     why: str = ""  # why it failed last
     since_s: float = 0.0  # when it failed first
+    is_alone: bool = False  # a turn with it and others has failed
     withheld: Withheld = field(default_factory=Withheld)
 
 
@@ -67,19 +74,19 @@ class SlowLanes:
     _tenants: dict[str, float] = field(default_factory=dict)  # until when they are slow
     # partition -> the last message before a transaction, and when this transaction was found open
     _transactions: dict[str, tuple[Position, float]] = field(default_factory=dict)
-    in_work: str = ""  # the partition that is being read
+    in_work: frozenset[str] = frozenset()  # the partitions that are being read
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def __len__(self) -> int:
         """Return how many partitions wait or are being read."""
         with self._guard:
-            return len(self._waiting) + bool(self.in_work)
+            return len(self._waiting) + len(self.in_work)
 
     @property
     def waiting(self) -> set[str]:
         """Return the partitions that wait or are being read."""
         with self._guard:
-            return {*self._waiting} | ({self.in_work} if self.in_work else set())
+            return {*self._waiting} | self.in_work
 
     def is_slow(self, partition: str) -> bool:
         """Whether the partition's tenant is slow now."""
@@ -115,22 +122,23 @@ class SlowLanes:
             return {name: lane.why for name, lane in self._lanes.items() if lane.why and lane.since_s <= since_s}
 
     def read_next(self) -> None:
-        """Process the next entries of a lane, if one is due; one that fails is tried again later."""
+        """Process the next entries of a tenant's lanes, if any is due; those that fail are tried again later."""
         started_s = self.monotonic()
-        with self._next() as partition:
-            if partition:
-                try:
-                    self._read(partition)
-                except StopRequestedError:
-                    raise
-                except Exception as error:
-                    self._put_off(partition, one_line(error_of(SLOW_LANES, error)))
+        with self._next() as partitions:
+            planned = {}
+            for partition in partitions:
+                with self._tried([partition]):
+                    if plan := self._plan(partition):
+                        planned[partition] = plan
+            if planned:
+                with self._tried([*planned]):
+                    self._process(planned)
         # slow lanes take half of the time at most, so that passes find free slots and the fair lock
         self.progress.service.gate.stop.wait(min(self.monotonic() - started_s, _LONGEST_REST_S))
 
     @contextmanager
-    def _next(self) -> Iterator[str]:
-        """Take the next lane that is due; "" if there is none."""
+    def _next(self) -> Iterator[Sequence[str]]:
+        """Take the next lane that is due, and others of its tenant; none if none is due."""
         with self._guard:
             now_s = self.monotonic()
             # in their order, so that the tenants take turns
@@ -140,47 +148,81 @@ class SlowLanes:
                     candidates.append(partition)
                 else:  # it was found slow while its lane was deleted
                     self._lanes.pop(partition, None)
-            taken = [*islice((each for each in candidates if self._lanes[each].due_s <= now_s), 1)]
+            due = (each for each in candidates if self._lanes[each].due_s <= now_s)
+            taken = [*islice(due, 1)]
+            if taken and not self._lanes[taken[0]].is_alone:
+                tenant = tenant_of(taken[0])
+                others = (each for each in due if tenant_of(each) == tenant and not self._lanes[each].is_alone)
+                taken += islice(others, _LANES_AT_ONCE - 1)
+            self.in_work = frozenset(taken)
             for partition in candidates:
-                if partition not in taken:
+                if partition not in self.in_work:
                     self._waiting.add(partition)
-            self.in_work = next(iter(taken), "")
-            if self.in_work:  # its tenant's other lanes come after those of other tenants
-                self._waiting.move_to_end(tenant_of(self.in_work))
+            if taken:  # its tenant's other lanes come after those of other tenants
+                self._waiting.move_to_end(tenant_of(taken[0]))
         try:
-            yield self.in_work
+            yield taken
         finally:
             with self._guard:
-                self.in_work = ""
+                self.in_work = frozenset()
 
-    def _read(self, partition: str) -> None:
+    @contextmanager
+    def _tried(self, partitions: Sequence[str]) -> Iterator[None]:
+        """Let lanes be tried again if the block fails: one later, several soon and one by one."""
+        try:
+            yield
+        except StopRequestedError:
+            raise
+        except Exception as error:
+            if len(partitions) == 1:
+                self._put_off(partitions[0], one_line(error_of(SLOW_LANES, error)))
+                return
+            with self._guard:  # which of them made it fail is not known
+                for partition in partitions:
+                    if lane := self._lanes.get(partition):  # otherwise it is gone
+                        lane.is_alone = True
+                        self._waiting.add(partition)
+
+    def _plan(self, partition: str) -> _Plan | None:
+        """Return the next entries of a lane; None if there are none, or if they wait for the end of a transaction."""
         # in this order: a message that arrives in between must not look like one after an open transaction
         stats = self.admin.internal_stats(partition)
         last = self.last_message(partition)
         upto = self._end_after(partition, last)
-        spans = self.progress.next_entries(partition, stats, _MOST_BYTES, upto, _LEAST_ENTRIES)
-        if last is not None and not spans and self.progress.next_entries(partition, stats, _MOST_BYTES):
+        if spans := self.progress.next_entries(partition, stats, _MOST_BYTES, upto, _LEAST_ENTRIES):
+            return stats, spans
+        if last is not None and self.progress.next_entries(partition, stats, _MOST_BYTES):
             self._hold(partition, last)
-            return
-        if spans:
-            service, number = self.progress.service, self.progress.next_batch()
-            service.slots.slow_down(SLOW_LANES)
-            service.describe(SLOW_LANES, number, f"reading {partition}")
-            rows = self._rows(partition, spans)
-            try:
-                self.progress.take(SLOW_LANES, rows, number, {partition: spans})
-            finally:
-                rows.unpersist()
-            service.note({partition: spans})
-            self.progress.reach({partition: (spans[-1].ledger, spans[-1].last)})
+        else:
+            self._end(partition, stats, had_messages=False)
+        return None
+
+    def _process(self, planned: Mapping[str, _Plan]) -> None:
+        spans = {partition: plan[1] for partition, plan in planned.items()}
+        service, number = self.progress.service, self.progress.next_batch()
+        service.slots.slow_down(SLOW_LANES)
+        service.describe(SLOW_LANES, number, f"reading {', '.join(spans)}")
+        rows = self._rows(spans)
+        try:
+            self.progress.take(SLOW_LANES, rows, number, spans)
+        finally:
+            rows.unpersist()
+        service.note(spans)
+        self.progress.reach({partition: (each[-1].ledger, each[-1].last) for partition, each in spans.items()})
+        for partition, (stats, _spans) in planned.items():
+            self._end(partition, stats, had_messages=True)
+
+    def _end(self, partition: str, stats: InternalStats, *, had_messages: bool) -> None:
+        """Acknowledge what was processed of a lane, and let it ring again."""
         is_all = not self.progress.next_entries(partition, stats, _MOST_BYTES)
         with self._guard:
             if is_all:  # later messages may come after another transaction, although `last` is the same
                 self._transactions.pop(partition, None)
             self._lanes.pop(partition, None)
+            self.in_work -= {partition}
             if partition in self._waiting:  # it has rung meanwhile: it was deleted and created again
                 self._lanes[partition] = _SlowLane(self.monotonic())
-        self.settle(partition, self.progress.after(partition, stats), bool(spans))
+        self.settle(partition, self.progress.after(partition, stats), had_messages)
 
     def _end_after(self, partition: str, last: Position | None) -> Position:
         """Return up to where a lane is read."""
@@ -199,13 +241,14 @@ class SlowLanes:
                 if self._transactions.get(partition, (None, 0.0))[0] != last:
                     self._transactions[partition] = last, now_s
                 lane.due_s = now_s + _OPEN_PAUSE_S
+                self.in_work -= {partition}
                 self._waiting.add(partition)
 
-    def _rows(self, partition: str, spans: Sequence[EntrySpan]) -> DataFrame:
-        lane = self._lanes.get(partition) or _SlowLane(0.0)
-        return lane.withheld.read(
-            lambda gives_up: self.read(SLOW_LANES, {partition: spans}, gives_up=gives_up), self.monotonic()
-        )
+    def _rows(self, spans: Mapping[str, Sequence[EntrySpan]]) -> DataFrame:
+        # lanes of which brokers withhold entries are read alone
+        (partition, *others) = spans
+        lane = _SlowLane(0.0) if others else self._lanes.get(partition) or _SlowLane(0.0)
+        return lane.withheld.read(lambda gives_up: self.read(SLOW_LANES, spans, gives_up=gives_up), self.monotonic())
 
     def _put_off(self, partition: str, why: str) -> None:
         with self._guard:
@@ -216,6 +259,7 @@ class SlowLanes:
                 log.warning("%s could not be read, and is tried again: %s", partition, why)
                 lane.since_s = self.monotonic()
             lane.failures += 1
+            lane.is_alone = True
             lane.why = why
             lane.due_s = self.monotonic() + _PAUSES.pause_s(lane.failures)
             self._waiting.add(partition)

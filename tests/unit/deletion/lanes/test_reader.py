@@ -23,7 +23,7 @@ from streaming.queries.delivery.read_end import ReadEnd
 from streaming.state.notes.parked_queries import ParkedQuery
 from udfs.entry_ranges import EntrySpan
 from udfs.formats.internal_stats import BEFORE_ALL, Position
-from udfs.paths import base_topic
+from udfs.paths import base_topic, tenant_of
 
 SUBSCRIPTION = "ledger-reaper"
 
@@ -128,6 +128,7 @@ class World:
         self.last: dict[str, Position | None] = {}
         self.read_slowly: Callable[[str], None] = lambda _partition: None
         self.gave_up: list[bool] = []
+        self.read_together: list[list[str]] = []  # by the slow reader
         self.earlier: dict[str, Position] = {}
         self.of_queries: dict[str, Position] = {}
         self.shown: list[tuple[str, ParkedQuery | None]] = []
@@ -211,10 +212,16 @@ class World:
     def _read_one(self, query: str, spans: Mapping[str, Sequence[EntrySpan]], *, gives_up: bool = False) -> Rows:
         assert query == SLOW_LANES
         self.gave_up.append(gives_up)
-        ((partition, each),) = spans.items()
+        self.read_together.append([*spans])
         if not gives_up:
-            self.read_slowly(partition)
-        return Rows((partition, (span.ledger, entry)) for span in each for entry in range(span.first, span.last + 1))
+            for partition in spans:
+                self.read_slowly(partition)
+        return Rows(
+            (partition, (span.ledger, entry))
+            for partition, each in spans.items()
+            for span in each
+            for entry in range(span.first, span.last + 1)
+        )
 
 
 @pytest.fixture
@@ -497,6 +504,50 @@ def test_a_turn_of_a_slow_lane_takes_several_messages_although_one_message_of_it
     monkeypatch.setattr(world.pulsar, "internal_stats", lambda each: replace(stats(each), sizes={5: 40 * 2**20}))
     world.work(A, slowly=1)
     assert world.service.receipts == [(A, (5, entry)) for entry in range(16)]
+
+
+def test_a_turn_takes_a_few_slow_lanes_of_one_tenant(world: World) -> None:
+    lanes = [lane("a", f"ns{number}") for number in range(6)]
+    for each in (*lanes, B):
+        world.add(each, (5, 2))
+        world.odd[each] = 0
+    world.work(*lanes, B, slowly=3)
+    turns = [({tenant_of(each) for each in turn}, len(turn)) for turn in world.read_together]
+    assert sorted(turns, key=str) == [({"a"}, 2), ({"a"}, 4), ({"b"}, 1)]
+    assert world.is_exactly_once
+
+
+@pytest.mark.parametrize("fails_after_the_receipts", [False, True])
+def test_after_a_turn_that_failed_its_lanes_are_read_one_by_one(
+    world: World, *, fails_after_the_receipts: bool
+) -> None:
+    lanes = [lane("a", f"ns{number}") for number in range(3)]
+    for each in lanes:
+        world.add(each, (5, 2))
+        world.odd[each] = 0
+
+    def fails(partition: str) -> None:
+        if partition == lanes[1]:
+            raise UnavailableError("it is away")
+
+    if fails_after_the_receipts:
+        world.bell.ring(*lanes)
+        world.reader.run_pass()
+        world.service.fails_after = UnavailableError("the disk is full")
+        world.work(slowly=1)
+    else:
+        world.read_slowly = fails
+        world.work(*lanes, slowly=4)
+        assert sorted(map(sorted, world.read_together)) == [[lanes[0]], lanes, [lanes[1]], [lanes[2]]]
+        assert {partition for partition, _position in world.service.receipts} == {lanes[0], lanes[2]}
+        world.now_s, world.read_slowly = 60.0, lambda _partition: None
+    world.work(slowly=3)
+    assert world.is_exactly_once
+    for each in lanes:  # what failed once is not read alone for ever
+        world.pulsar.store(each, (5, 4))
+    world.work(*lanes, slowly=1)
+    assert sorted(world.read_together[-1]) == lanes
+    assert world.is_exactly_once
 
 
 def test_entries_that_the_broker_does_not_show_are_given_up_after_ten_minutes(world: World) -> None:
