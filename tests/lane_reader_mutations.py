@@ -18,8 +18,8 @@ LANE_READER = (
     (
         "messages of which a failed pass may have written receipts are left out",
         PROGRESS,
-        "        self._in_doubt |= spans.keys()\n",
-        "",
+        "self._in_doubt.update(spans)",
+        "pass",
     ),
     (
         "messages that an earlier run has processed are left out",
@@ -38,6 +38,12 @@ LANE_READER = (
         READER,
         "elif partition in self._slow.in_work:",
         "elif False:",
+    ),
+    (
+        "a lane that waits for its slow reader is not read by a pass",
+        READER,
+        " or self._slow.waits(partition)",
+        "",
     ),
     (
         "a lane whose turn with others has failed is read alone",

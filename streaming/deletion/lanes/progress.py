@@ -97,7 +97,8 @@ class LaneProgress:
         if any(first <= received.get(name, BEFORE_ALL) or name in self._in_doubt for name, first in firsts.items()):
             # an earlier run, or a pass that failed, may have processed some of them: the service leaves those out
             self.service.restart(query)
-        self._in_doubt |= spans.keys()
+        with self._guard:  # `|=` with keys() would replace the set, and lose what another thread has added meanwhile
+            self._in_doubt.update(spans)
         self.service.take(query, rows, number, extent)
 
     def reach(self, upto: Mapping[str, Position | None]) -> None:

@@ -88,6 +88,11 @@ class SlowLanes:
         with self._guard:
             return {*self._waiting} | self.in_work
 
+    def waits(self, partition: str) -> bool:
+        """Whether a partition waits for another turn."""
+        with self._guard:
+            return partition in self._waiting
+
     def is_slow(self, partition: str) -> bool:
         """Whether the partition's tenant is slow now."""
         return self._tenants.get(tenant_of(partition), float("-inf")) > self.monotonic()

@@ -1000,3 +1000,63 @@ def test_a_broker_that_stalls_for_several_tenants_makes_none_slow(
     world.work()
     assert world.is_exactly_once
     assert {*world.service.queries} == {LANES}
+
+
+def test_a_lane_that_was_created_again_during_its_turn_is_read_by_one_thread(world: World) -> None:
+    """It waits for another turn, and its tenant is no longer slow when it rings."""
+    world.add(A, (5, 2))
+    world.odd[A] = 0
+
+    def created_again(partition: str) -> None:
+        world.read_slowly = lambda _partition: None
+        topics, world.topics = world.topics, {}
+        world.reader.list_lanes()
+        world.topics = topics
+        world.pulsar.store(partition, (5, 2), (6, 3))
+        world.reader.list_lanes()
+        world.work(partition)
+
+    world.read_slowly = created_again
+    world.work(A, slowly=1)
+    world.odd, world.now_s = {}, SLOW_S + 1
+    take = world.service.take
+
+    def take_beside_a_turn(*args: Any) -> None:
+        world.service.take = take  # type: ignore[method-assign]
+        world.reader.read_slowly()
+        take(*args)  # its rows were read before the turn wrote receipts
+
+    world.service.take = take_beside_a_turn  # type: ignore[method-assign]
+    world.work(A)
+    world.service.take = take  # type: ignore[method-assign]
+    world.work(slowly=1)
+    assert world.is_exactly_once
+
+
+def test_partitions_of_a_failed_pass_stay_in_doubt_if_another_thread_takes_others_meanwhile(world: World) -> None:
+    """Python may switch threads at each call, also between the read of an attribute and its replacement."""
+    world.add(A, (5, 2))
+    world.add(B, (6, 2))
+    world.work(A, B)
+    world.pulsar.store(B, (6, 4))
+
+    class Switching(dict[str, Sequence[EntrySpan]]):
+        def keys(self) -> Any:
+            world.service.fails_after = UnavailableError("after the receipts")
+            failing.start()
+            failing.join()
+            return super().keys()
+
+    def fail() -> None:
+        with pytest.raises(UnavailableError):
+            world.work(B)
+
+    failing = threading.Thread(target=fail)
+    spans = Switching({A: [EntrySpan(5, 0, 1)]})
+    world.reader.progress.take(SLOW_LANES, cast("Any", Rows()), 1, spans)
+    if not failing.ident:
+        world.service.fails_after = UnavailableError("after the receipts")
+        fail()
+    world.service._started |= {LANES, SLOW_LANES}
+    world.work(slowly=1)
+    assert world.is_exactly_once
