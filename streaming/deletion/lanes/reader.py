@@ -2,8 +2,8 @@
 
 1. A pass takes a few lanes, each tenant's first before any tenant's second, and of each a bounded number of messages.
    The messages get their receipts, and only then the lanes' cursors move (doorbell.settle, progress.py).
-2. A lane that a pass could not read in time, or not completely, is read by itself (slow.py), and so are its tenant's
-   other lanes for a while. So it delays other tenants once.
+2. A lane that a pass could not read in time, or not completely, is read apart from passes (slow.py), and so are its
+   tenant's other lanes for a while. So it delays other tenants once.
 3. ZooKeeper is asked once a minute which lanes exist. A new lane is watched, and one that is gone is forgotten.
 """
 

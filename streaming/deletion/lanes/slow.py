@@ -32,11 +32,12 @@ log = logging.getLogger("ledger-reaper")
 SLOW_LANES = "slow-lanes"  # the name of the query
 SLOW_S = 600.0  # how long a tenant's lanes are slow after one of them was
 SLOW_CHUNK_ROWS = 250  # a slow lane may have a million messages, and passes wait for each of its chunks
-_MOST_BYTES = 256 * 1024  # of a lane in a turn, as stored: it may compress well
+_MOST_BYTES = 256 * 1024  # of a turn, as stored: it may compress well
 # A turn takes seconds, even with one message, and a single large message raises the average size of its ledger's
 # entries. No entry is larger than the broker's maxMessageSize, by default 5 MB.
 _LEAST_ENTRIES = 16
 _LANES_AT_ONCE = 4  # of a tenant in a turn; a task of the fallback reads as many partitions side by side
+_PLANNING_S = 2.0  # after so long, a turn plans no further lane
 _LONGEST_REST_S = 5.0
 _OPEN_S, _OPEN_PAUSE_S = 60.0, 10.0  # how long the messages after an open transaction wait, and how often it is tried
 _PAUSES = Backoff((1, 5, 10, 30, 60))
@@ -52,7 +53,7 @@ class _SlowLane:
     failures: int = 0
     why: str = ""  # why it failed last
     since_s: float = 0.0  # when it failed first
-    is_alone: bool = False  # a turn with it and others has failed
+    is_alone: bool = False  # it has failed, or a turn with it and others has
     withheld: Withheld = field(default_factory=Withheld)
 
 
@@ -132,8 +133,11 @@ class SlowLanes:
         with self._next() as partitions:
             planned = {}
             for partition in partitions:
+                if partition != partitions[0] and self.monotonic() - started_s >= _PLANNING_S:
+                    self._put_back(partition)  # its broker may be slow, and other tenants wait
+                    continue
                 with self._tried([partition]):
-                    if plan := self._plan(partition):
+                    if plan := self._plan(partition, _MOST_BYTES // len(partitions)):
                         planned[partition] = plan
             if planned:
                 with self._tried([*planned]):
@@ -182,19 +186,31 @@ class SlowLanes:
             if len(partitions) == 1:
                 self._put_off(partitions[0], one_line(error_of(SLOW_LANES, error)))
                 return
+            why = one_line(error_of(SLOW_LANES, error))
+            log.warning("%s could not be read together, and are read one by one: %s", ", ".join(partitions), why)
             with self._guard:  # which of them made it fail is not known
                 for partition in partitions:
                     if lane := self._lanes.get(partition):  # otherwise it is gone
                         lane.is_alone = True
                         self._waiting.add(partition)
 
-    def _plan(self, partition: str) -> _Plan | None:
-        """Return the next entries of a lane; None if there are none, or if they wait for the end of a transaction."""
+    def _put_back(self, partition: str) -> None:
+        """Leave a lane of this turn to a later turn."""
+        with self._guard:
+            self.in_work -= {partition}
+            if partition in self._lanes:  # otherwise it is gone
+                self._waiting.add(partition)
+
+    def _plan(self, partition: str, most_bytes: int) -> _Plan | None:
+        """Return the next entries of a lane, of about so many bytes.
+
+        Without any, the lane is acknowledged, or waits for the end of a transaction, and the result is None.
+        """
         # in this order: a message that arrives in between must not look like one after an open transaction
         stats = self.admin.internal_stats(partition)
         last = self.last_message(partition)
         upto = self._end_after(partition, last)
-        if spans := self.progress.next_entries(partition, stats, _MOST_BYTES, upto, _LEAST_ENTRIES):
+        if spans := self.progress.next_entries(partition, stats, most_bytes, upto, _LEAST_ENTRIES):
             return stats, spans
         if last is not None and self.progress.next_entries(partition, stats, _MOST_BYTES):
             self._hold(partition, last)

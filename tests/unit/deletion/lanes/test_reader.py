@@ -517,6 +517,26 @@ def test_a_turn_takes_a_few_slow_lanes_of_one_tenant(world: World) -> None:
     assert world.is_exactly_once
 
 
+def test_a_turn_takes_fewer_lanes_if_their_broker_is_slow(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = [lane("a", f"ns{number}") for number in range(4)]
+    for each in (*lanes, B):
+        world.add(each, (5, 2))
+        world.odd[each] = 0
+    world.work(*lanes, B)
+    stats = world.pulsar.internal_stats
+
+    def takes_long(partition: str) -> Any:
+        world.now_s += 30.0 if partition != B else 0.0
+        return stats(partition)
+
+    monkeypatch.setattr(world.pulsar, "internal_stats", takes_long)
+    world.work(slowly=2)
+    assert world.now_s == 60.0, "one lane of them was planned, which takes two requests"
+    assert [len(turn) for turn in world.read_together] == [1, 1]
+    world.work(slowly=3)
+    assert world.is_exactly_once
+
+
 @pytest.mark.parametrize("fails_after_the_receipts", [False, True])
 def test_after_a_turn_that_failed_its_lanes_are_read_one_by_one(
     world: World, *, fails_after_the_receipts: bool
@@ -1002,7 +1022,9 @@ def test_a_broker_that_stalls_for_several_tenants_makes_none_slow(
     assert {*world.service.queries} == {LANES}
 
 
-def test_a_lane_that_was_created_again_during_its_turn_is_read_by_one_thread(world: World) -> None:
+def test_a_lane_that_was_created_again_during_its_turn_is_read_by_one_thread(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It waits for another turn, and its tenant is no longer slow when it rings."""
     world.add(A, (5, 2))
     world.odd[A] = 0
@@ -1022,13 +1044,13 @@ def test_a_lane_that_was_created_again_during_its_turn_is_read_by_one_thread(wor
     take = world.service.take
 
     def take_beside_a_turn(*args: Any) -> None:
-        world.service.take = take  # type: ignore[method-assign]
+        monkeypatch.setattr(world.service, "take", take)
         world.reader.read_slowly()
         take(*args)  # its rows were read before the turn wrote receipts
 
-    world.service.take = take_beside_a_turn  # type: ignore[method-assign]
+    monkeypatch.setattr(world.service, "take", take_beside_a_turn)
     world.work(A)
-    world.service.take = take  # type: ignore[method-assign]
+    monkeypatch.setattr(world.service, "take", take)
     world.work(slowly=1)
     assert world.is_exactly_once
 
