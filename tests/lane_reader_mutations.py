@@ -49,7 +49,7 @@ LANE_READER = (
         "a lane whose turn with others has failed is read alone",
         SLOW,
         "                        lane.is_alone = True\n",
-        "",
+        "                        pass\n",
     ),
     (
         "messages of an open transaction are not read by a lane's slow reader",
@@ -72,7 +72,7 @@ LANE_READER = (
     (
         "messages of an open transaction wait although a marker was waited for at the same place",
         SLOW,
-        "            if is_all:",
+        "            if not has_more:",
         "            if False:",
     ),
     (

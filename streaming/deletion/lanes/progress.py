@@ -83,6 +83,10 @@ class LaneProgress:
         size = bytes_of(spans, stats) // count_of(spans)
         return next(split(spans, max(least, min(_MOST_ENTRIES, most_bytes // max(1, size)))))
 
+    def has_entries(self, partition: str, stats: InternalStats) -> bool:
+        """Whether a partition has entries that are not processed."""
+        return any(spans_of(stats.ledgers, Range(self.after(partition, stats), AFTER_ALL)))
+
     def take(
         self,
         query: str,
@@ -97,7 +101,7 @@ class LaneProgress:
         if any(first <= received.get(name, BEFORE_ALL) or name in self._in_doubt for name, first in firsts.items()):
             # an earlier run, or a pass that failed, may have processed some of them: the service leaves those out
             self.service.restart(query)
-        with self._guard:  # `|=` with keys() would replace the set, and lose what another thread has added meanwhile
+        with self._guard:  # `|=` with keys() would replace the set, and drop what another thread adds at that time
             self._in_doubt.update(spans)
         self.service.take(query, rows, number, extent)
 

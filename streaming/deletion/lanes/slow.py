@@ -103,7 +103,7 @@ class SlowLanes:
         with self._guard:
             now_s = self.monotonic()
             if why:
-                log.info("%s is read by itself from now on: %s", partition, why)
+                log.info("%s is read apart from other tenants' lanes from now on: %s", partition, why)
                 self._tenants = {tenant: until_s for tenant, until_s in self._tenants.items() if until_s > now_s}
                 self._tenants[tenant_of(partition)] = now_s + SLOW_S
             self._lanes.setdefault(partition, _SlowLane(now_s))
@@ -134,7 +134,8 @@ class SlowLanes:
             planned = {}
             for partition in partitions:
                 if partition != partitions[0] and self.monotonic() - started_s >= _PLANNING_S:
-                    self._put_back(partition)  # its broker may be slow, and other tenants wait
+                    with self._guard:  # its broker may be slow, and other tenants wait
+                        self._put_back(partition)
                     continue
                 with self._tried([partition]):
                     if plan := self._plan(partition, _MOST_BYTES // len(partitions)):
@@ -183,23 +184,23 @@ class SlowLanes:
         except StopRequestedError:
             raise
         except Exception as error:
-            if len(partitions) == 1:
-                self._put_off(partitions[0], one_line(error_of(SLOW_LANES, error)))
-                return
             why = one_line(error_of(SLOW_LANES, error))
+            if len(partitions) == 1:
+                self._put_off(partitions[0], why)
+                return
             log.warning("%s could not be read together, and are read one by one: %s", ", ".join(partitions), why)
             with self._guard:  # which of them made it fail is not known
                 for partition in partitions:
-                    if lane := self._lanes.get(partition):  # otherwise it is gone
+                    if lane := self._put_back(partition):
                         lane.is_alone = True
-                        self._waiting.add(partition)
 
-    def _put_back(self, partition: str) -> None:
-        """Leave a lane of this turn to a later turn."""
-        with self._guard:
-            self.in_work -= {partition}
-            if partition in self._lanes:  # otherwise it is gone
-                self._waiting.add(partition)
+    def _put_back(self, partition: str) -> _SlowLane | None:
+        """Leave a lane of this turn to a later turn; None if it is gone. The caller has the guard."""
+        self.in_work -= {partition}
+        lane = self._lanes.get(partition)
+        if lane is not None:
+            self._waiting.add(partition)
+        return lane
 
     def _plan(self, partition: str, most_bytes: int) -> _Plan | None:
         """Return the next entries of a lane, of about so many bytes.
@@ -212,7 +213,7 @@ class SlowLanes:
         upto = self._end_after(partition, last)
         if spans := self.progress.next_entries(partition, stats, most_bytes, upto, _LEAST_ENTRIES):
             return stats, spans
-        if last is not None and self.progress.next_entries(partition, stats, _MOST_BYTES):
+        if last is not None and self.progress.has_entries(partition, stats):
             self._hold(partition, last)
         else:
             self._end(partition, stats, had_messages=False)
@@ -235,9 +236,9 @@ class SlowLanes:
 
     def _end(self, partition: str, stats: InternalStats, *, had_messages: bool) -> None:
         """Acknowledge what was processed of a lane, and let it ring again."""
-        is_all = not self.progress.next_entries(partition, stats, _MOST_BYTES)
+        has_more = self.progress.has_entries(partition, stats)
         with self._guard:
-            if is_all:  # later messages may come after another transaction, although `last` is the same
+            if not has_more:  # later messages may come after another transaction, although `last` is the same
                 self._transactions.pop(partition, None)
             self._lanes.pop(partition, None)
             self.in_work -= {partition}
@@ -257,24 +258,22 @@ class SlowLanes:
     def _hold(self, partition: str, last: Position) -> None:
         """Try a lane again soon, which has only entries after `last`: of an open transaction, or markers."""
         with self._guard:
-            if lane := self._lanes.get(partition):  # otherwise it is gone
+            if lane := self._put_back(partition):
                 now_s = self.monotonic()
                 if self._transactions.get(partition, (None, 0.0))[0] != last:
                     self._transactions[partition] = last, now_s
                 lane.due_s = now_s + _OPEN_PAUSE_S
-                self.in_work -= {partition}
-                self._waiting.add(partition)
 
     def _rows(self, spans: Mapping[str, Sequence[EntrySpan]]) -> DataFrame:
-        # lanes of which brokers withhold entries are read alone
+        # a lane is read alone if brokers withhold its entries
         (partition, *others) = spans
         lane = _SlowLane(0.0) if others else self._lanes.get(partition) or _SlowLane(0.0)
         return lane.withheld.read(lambda gives_up: self.read(SLOW_LANES, spans, gives_up=gives_up), self.monotonic())
 
     def _put_off(self, partition: str, why: str) -> None:
         with self._guard:
-            lane = self._lanes.get(partition)
-            if lane is None:  # it is gone
+            lane = self._put_back(partition)
+            if lane is None:
                 return
             if not lane.failures:
                 log.warning("%s could not be read, and is tried again: %s", partition, why)
@@ -283,4 +282,3 @@ class SlowLanes:
             lane.is_alone = True
             lane.why = why
             lane.due_s = self.monotonic() + _PAUSES.pause_s(lane.failures)
-            self._waiting.add(partition)

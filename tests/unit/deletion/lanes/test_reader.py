@@ -585,11 +585,16 @@ def test_entries_that_the_broker_does_not_show_are_given_up_after_ten_minutes(wo
     assert world.is_exactly_once
 
 
-def test_messages_of_an_open_transaction_wait_for_its_end(world: World) -> None:
-    world.add(A, (5, 3))
+def opens_a_transaction(world: World, entries: int) -> None:
+    """Give a lane so many entries, all but the first after the start of a transaction, and read it once."""
+    world.add(A, (5, entries))
     world.odd = {A: 1}
     world.last[A] = (5, 0)
     world.work(A, slowly=1)
+
+
+def test_messages_of_an_open_transaction_wait_for_its_end(world: World) -> None:
+    opens_a_transaction(world, entries=3)
     assert not world.is_quiet
     world.now_s = 50.0
     world.reader.read_slowly()
@@ -602,10 +607,7 @@ def test_messages_of_an_open_transaction_wait_for_its_end(world: World) -> None:
 
 
 def test_messages_after_a_transaction_that_never_ends_wait_for_a_minute(world: World) -> None:
-    world.add(A, (5, 3))
-    world.odd = {A: 1}
-    world.last[A] = (5, 0)
-    world.work(A, slowly=1)
+    opens_a_transaction(world, entries=3)
     for world.now_s in (10.0, 59.9):
         world.reader.read_slowly()
         assert world.service.receipts == [(A, (5, 0))]
@@ -659,10 +661,7 @@ def test_a_message_that_arrives_while_a_lane_is_planned_does_not_wait(
 
 def test_a_transaction_after_a_marker_that_waited_gets_its_time(world: World) -> None:
     """Brokers since Pulsar 3.3 report the last message before a marker, so a marker looks like an open transaction."""
-    world.add(A, (5, 2))
-    world.odd = {A: 1}
-    world.last[A] = (5, 0)
-    world.work(A, slowly=1)
+    opens_a_transaction(world, entries=2)
     for world.now_s in (10.0, 80.0):
         world.reader.read_slowly()
     assert world.is_exactly_once
@@ -674,10 +673,7 @@ def test_a_transaction_after_a_marker_that_waited_gets_its_time(world: World) ->
 
 
 def test_a_lane_that_is_deleted_while_its_transaction_is_open_is_forgotten(world: World) -> None:
-    world.add(A, (5, 2))
-    world.odd = {A: 1}
-    world.last[A] = (5, 0)
-    world.work(A, slowly=1)
+    opens_a_transaction(world, entries=2)
     world.topics.clear()
     world.reader.list_lanes()
     world.now_s = 100.0
