@@ -121,7 +121,7 @@ def _together(settings: Settings, clients: CommandClients, clock: Clock) -> Iter
     yield _line(
         "checkpoints as configured",
         lambda: _checkpoints(settings, pulsar.admin),
-        "name the topics as before, or retire the checkpoint (checkpoints/README.md)",
+        "see the error, and checkpoints/README.md",
     )
     yield _line(
         "no topic left behind",

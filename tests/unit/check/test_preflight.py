@@ -1,6 +1,7 @@
 """The preflight before the first start prints every line, and changes neither ZooKeeper, Pulsar nor a disk."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from streaming.coordination.lock import InstanceLock
 from streaming.coordination.ownership import Ownership
 from streaming.errors import ConfigError, ReaperError, SafetyError, UnavailableError
 from streaming.limits.tenants import TenantHolds, tenant_holds_path
+from streaming.queries import checkpoints as checkpoints_of
 from streaming.state.delta.delta_tables import opened
 from streaming.topics import existing
 from tests.builders import NOW_MS, ROOT, put
@@ -27,6 +29,8 @@ from tests.unit.adapters.pulsar.frame_broker import Partition, serving
 from tests.unit.reconcile.rows import write_rows
 from udfs.formats.store_migration import MIGRATION_PATH
 from udfs.paths import BROKERS
+
+DATA = Path(__file__).parents[2] / "data"
 
 
 class World:
@@ -133,6 +137,24 @@ def test_a_store_without_a_brokers_session_is_a_problem_for_an_operator(world: W
     assert (line.status, line.exit_code) == (Status.PROBLEM, UnavailableError.exit_code)
     assert "although the admin API answers" in line.says
     assert "loaded topics" not in lines, "its advice would mislead"
+
+
+@pytest.mark.parametrize(
+    ("has_connector", "remedy"),
+    [
+        pytest.param(False, "`ledger-reaper checkpoints convert` converts", id="of the other PySpark"),
+        pytest.param(True, "Name it in [topics] as before", id="of other topics"),
+    ],
+)
+def test_checkpoints_that_can_not_be_resumed_have_one_remedy(
+    world: World, monkeypatch: pytest.MonkeyPatch, has_connector: bool, remedy: str
+) -> None:
+    monkeypatch.setattr(checkpoints_of, "has_connector", lambda: has_connector)
+    shutil.copytree(DATA / "checkpoint-v1", world.settings.checkpoints.dir)
+    line = world.look()["checkpoints as configured"]
+    assert (line.status, line.exit_code) == (Status.PROBLEM, ConfigError.exit_code)
+    assert remedy in line.says
+    assert line.do == "see the error, and checkpoints/README.md"
 
 
 def test_a_broker_that_uses_another_store_is_a_problem_for_an_operator(world: World) -> None:
