@@ -57,10 +57,10 @@ def transactional(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def replicated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    counts = {Part.BROKER: 2, Part.BOOKIE: 2}
-    with running_cluster(tmp_path_factory.mktemp("replicated"), counts=counts) as cluster:
+@pytest.fixture
+def replicated(tmp_path: Path) -> Iterator[Cluster]:
+    # for each test, because brokers avoid a bookie for half an hour after one test has stopped it
+    with running_cluster(tmp_path / "replicated", counts={Part.BROKER: 2, Part.BOOKIE: 2}) as cluster:
         yield cluster
 
 
@@ -68,16 +68,7 @@ def _topic(cluster: Cluster, partitions: int = 1) -> str:
     topic = f"persistent://public/default/spark4-{uuid.uuid4().hex[:10]}"
     with PulsarAdmin(PulsarAdminSettings(admin_url=cluster.addresses.admin)) as admin:
         admin.create_partitioned_topic(topic, partitions)
-
-        def has_ledgers() -> bool:
-            try:
-                admin.ensure_subscription(topic, SUBSCRIPTION)
-            except UnavailableError:
-                return False
-            return True
-
-        # brokers avoid a bookie for a while that an earlier test has stopped
-        wait_for(has_ledgers, f"the ledgers of {topic}")
+        admin.ensure_subscription(topic, SUBSCRIPTION)
     return topic
 
 
