@@ -35,14 +35,14 @@ LANE_READER = (
     ),
     (
         "a lane that is still being read is not read again",
-        READER,
-        "elif partition in self._slow.in_work:",
-        "elif False:",
+        SLOW,
+        " or partition in self.in_work\n",
+        "\n",
     ),
     (
         "a lane that waits for its slow reader is not read by a pass",
         READER,
-        " or self._slow.waits(partition)",
+        " or self._slow.has(partition)",
         "",
     ),
     (

@@ -298,11 +298,9 @@ class LaneReader:
             candidates = self._halves.popleft() if self._halves else self._waiting.take(_MOST_LANES)
             taken = []
             for partition in candidates:
-                # since it has rung; or it was created again during its turn, and that turn's end let it ring once more
-                if self._slow.is_slow(partition) or self._slow.waits(partition):
+                # since it has rung; or its turn's end let it ring although it has more; or it was created again
+                if self._slow.is_slow(partition) or self._slow.has(partition):
                     self._slow.add(partition)
-                elif partition in self._slow.in_work:  # it was deleted and created again, and has rung
-                    self._waiting.add(partition)
                 elif partition in self._lanes:
                     taken.append(partition)
             self._in_work |= {*taken}

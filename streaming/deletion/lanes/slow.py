@@ -33,9 +33,9 @@ SLOW_LANES = "slow-lanes"  # the name of the query
 SLOW_S = 600.0  # how long a tenant's lanes are slow after one of them was
 SLOW_CHUNK_ROWS = 250  # a slow lane may have a million messages, and passes wait for each of its chunks
 _MOST_BYTES = 256 * 1024  # of a turn, as stored: it may compress well
-# A turn takes seconds, even with one message, and a single large message raises the average size of its ledger's
-# entries. No entry is larger than the broker's maxMessageSize, by default 5 MB.
-_LEAST_ENTRIES = 16
+# A turn may wait most of a minute for its broker, even with one message, and a single large message raises the average
+# size of its ledger's entries. No entry is larger than the broker's maxMessageSize, by default 5 MB.
+_LEAST_ENTRIES = 128  # of a turn; its lanes share them
 _LANES_AT_ONCE = 4  # of a tenant in a turn; a task of the fallback reads as many partitions side by side
 _PLANNING_S = 2.0  # after so long, a turn plans no further lane
 _LONGEST_REST_S = 5.0
@@ -89,10 +89,10 @@ class SlowLanes:
         with self._guard:
             return {*self._waiting} | self.in_work
 
-    def waits(self, partition: str) -> bool:
-        """Whether a partition waits for another turn."""
+    def has(self, partition: str) -> bool:
+        """Whether a partition waits for a turn or is being read."""
         with self._guard:
-            return partition in self._waiting
+            return partition in self._waiting or partition in self.in_work
 
     def is_slow(self, partition: str) -> bool:
         """Whether the partition's tenant is slow now."""
@@ -138,7 +138,7 @@ class SlowLanes:
                         self._put_back(partition)
                     continue
                 with self._tried([partition]):
-                    if plan := self._plan(partition, _MOST_BYTES // len(partitions)):
+                    if plan := self._plan(partition, len(partitions)):
                         planned[partition] = plan
             if planned:
                 with self._tried([*planned]):
@@ -202,8 +202,8 @@ class SlowLanes:
             self._waiting.add(partition)
         return lane
 
-    def _plan(self, partition: str, most_bytes: int) -> _Plan | None:
-        """Return the next entries of a lane, of about so many bytes.
+    def _plan(self, partition: str, lanes: int) -> _Plan | None:
+        """Return the next entries of a lane; lanes: how many share the turn.
 
         Without any, the lane is acknowledged, or waits for the end of a transaction, and the result is None.
         """
@@ -211,7 +211,7 @@ class SlowLanes:
         stats = self.admin.internal_stats(partition)
         last = self.last_message(partition)
         upto = self._end_after(partition, last)
-        if spans := self.progress.next_entries(partition, stats, most_bytes, upto, _LEAST_ENTRIES):
+        if spans := self.progress.next_entries(partition, stats, _MOST_BYTES // lanes, upto, _LEAST_ENTRIES // lanes):
             return stats, spans
         if last is not None and self.progress.has_entries(partition, stats):
             self._hold(partition, last)
@@ -240,9 +240,11 @@ class SlowLanes:
         with self._guard:
             if not has_more:  # later messages may come after another transaction, although `last` is the same
                 self._transactions.pop(partition, None)
-            self._lanes.pop(partition, None)
+            is_known = self._lanes.pop(partition, None) is not None
             self.in_work -= {partition}
-            if partition in self._waiting:  # it has rung meanwhile: it was deleted and created again
+            if has_more and is_known and self.is_slow(partition):  # beside its tenant's others, not after its next ring
+                self._waiting.add(partition)
+            if partition in self._waiting:  # or it has rung meanwhile: it was deleted and created again
                 self._lanes[partition] = _SlowLane(self.monotonic())
         self.settle(partition, self.progress.after(partition, stats), had_messages)
 

@@ -498,12 +498,28 @@ def test_a_slow_lane_that_fails_is_tried_again_later_and_others_before_it(world:
 def test_a_turn_of_a_slow_lane_takes_several_messages_although_one_message_of_its_ledger_is_large(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.add(A, (5, 40))
-    world.odd = {A: 0}
+    other = lane("a", "other")
+    for each in (A, other):
+        world.add(each, (5, 200))
+        world.odd[each] = 0
     stats = world.pulsar.internal_stats
-    monkeypatch.setattr(world.pulsar, "internal_stats", lambda each: replace(stats(each), sizes={5: 40 * 2**20}))
+    monkeypatch.setattr(world.pulsar, "internal_stats", lambda each: replace(stats(each), sizes={5: 200 * 2**20}))
     world.work(A, slowly=1)
-    assert world.service.receipts == [(A, (5, entry)) for entry in range(16)]
+    assert world.service.receipts == [(A, (5, entry)) for entry in range(128)]
+    world.work(other, slowly=1)
+    assert len(world.service.receipts) == 128 + 2 * 64, "the lanes of a turn share its entries"
+
+
+def test_slow_lanes_of_a_tenant_that_have_more_messages_are_read_together_in_the_next_turn(world: World) -> None:
+    """They would ring one after the other, and take turns that each wait for the broker."""
+    lanes = [lane("a", f"ns{number}") for number in range(2)]
+    for each in lanes:
+        world.add(each, (5, 1200))
+        world.odd[each] = 0
+    world.work(*lanes, slowly=3)
+    assert [sorted(turn) for turn in world.read_together] == [lanes] * 3
+    assert world.is_exactly_once
+    assert (lanes[0], (5, 499)) in world.bell.settled, "what has receipts is acknowledged after each turn"
 
 
 def test_a_turn_takes_a_few_slow_lanes_of_one_tenant(world: World) -> None:
