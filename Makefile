@@ -36,7 +36,7 @@ help: ## Show what there is
 .PHONY: machine
 machine:
 	@"$(PYTHON)" -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] not in sys.argv)' $(PYTHONS) 2>/dev/null \
-	  || { echo "missing: Python $(firstword $(PYTHONS)) (set PYTHON=/path/to/python)"; exit 1; }
+	  || { fit="$(PYTHONS)"; echo "missing: Python $${fit// / or } (set PYTHON=/path/to/python)"; exit 1; }
 	@java -version 2>&1 | grep -Eq 'version "(17|21)' \
 	  || { echo "missing: Java 17 (java -version must say 17)"; exit 1; }
 

@@ -5,8 +5,8 @@
 #   deploy/install.sh /opt/ledger-reaper
 #   SPARK=4.3 deploy/install.sh /opt/ledger-reaper     # with PySpark 4.3 (or 4.2) instead of 3.5 (docs/limits.md)
 #
-# It needs Python 3.11 (PYTHON names an interpreter other than python3.11), Java 17, and a package index. The folder
-# then contains
+# It needs Python 3.11, with PySpark 4.3 also 3.12 or 3.13 (PYTHON names an interpreter other than python3.11), Java 17,
+# and a package index. The folder then contains
 #   wheel/   the program, built from this checkout
 #   venv/    the program and its dependencies, at the versions of constraints.txt (and constraints-spark4.txt)
 #   jars/    the Java archives, with SHA512SUMS; if LEDGER_REAPER_JARS names this folder, the program fetches none

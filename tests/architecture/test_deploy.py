@@ -231,6 +231,16 @@ def test_the_line_for_docker_mounts_where_the_image_writes_and_java_can_load_lib
     assert all("exec" in options.split(",") for _where, _, options in in_memory)
 
 
+@pytest.mark.parametrize(("spark", "pythons"), [("3.5", "3.11"), ("4.2", "3.11"), ("4.3", "3.11 or 3.12 or 3.13")])
+def test_each_python_that_fits_is_named_if_there_is_none(tmp_path: Path, spark: str, pythons: str) -> None:
+    variables = {"SPARK": spark, "PYTHON": "false"}
+    made = [f"{name}={value}" for name, value in variables.items()]
+    for command in (["make", "--directory", str(DEPLOY.parent), "machine", *made], [DEPLOY / "install.sh", tmp_path]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables)
+        assert done.returncode != 0
+        assert re.findall(r"^missing: Python ([\d. or]+\d)", done.stdout + done.stderr, re.MULTILINE) == [pythons]
+
+
 def test_shellcheck_finds_nothing_in_the_scripts() -> None:
     scripts = [path for path in DEPLOY.iterdir() if path.is_file() and path.read_bytes().startswith(b"#!")]
     assert len(scripts) == 7
