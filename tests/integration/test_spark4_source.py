@@ -163,6 +163,26 @@ def test_deleted_ledgers_and_a_recreated_topic_are_reported(
     assert (gap["kind"], gap["ledger_id"], gap["entry_id"]) == ("MAYBE_LOST", sent[0][1], 1)
 
 
+def test_a_topic_that_was_deleted_with_a_planned_batch_ends_the_query_until_it_is_created_again(
+    cluster: Cluster, admin: PulsarAdmin, raw: RawProducer, running: Jobs, tmp_path: Path
+) -> None:
+    topic = _topic(admin, partitions=2)
+    folder, options = tmp_path / "query", _options(cluster, topic, maxMessagesPerTrigger="6")
+    sent = [_send(raw, f"{topic}-partition-{number}", 3) for number in range(2)]
+    with jobs(tmp_path / "killed") as killed, pytest.raises(KilledError):
+        killed.run(folder, options, dies_at=3)  # before the second batch is written
+    admin.delete_topic(topic, force=True)
+
+    refused = running.run(folder, options)["error"]
+    assert "was deleted before a batch that was planned with its entries was read; to continue, create" in refused
+    admin.create_partitioned_topic(topic, 2)
+    assert "error" not in running.run(folder, options)
+    found = rows(folder)
+    assert _addresses(found[:6]) == [address for addresses in sent for address in addresses[:3]]
+    lost = [(row["topic"], row["ledger_id"], row["entry_id"]) for row in found[6:] if row["kind"] == "LOST"]
+    assert lost[:2] == [addresses[3][:3] for addresses in sent]
+
+
 def test_the_subscription_follows_what_is_processed(
     cluster: Cluster, admin: PulsarAdmin, raw: RawProducer, running: Jobs, tmp_path: Path
 ) -> None:

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin
 from streaming.adapters.pulsar.http import PulsarAdminSettings
-from streaming.adapters.pulsar.readers.control_entries import ControlEntries, EntryAdmin
+from streaming.adapters.pulsar.readers.control_entries import ControlEntries
 from streaming.adapters.pulsar.readers.entries import AdminAnswer, messages_of
 from streaming.adapters.pulsar.readers.span_reader import SpanEntry
-from streaming.adapters.pulsar.source.batch_read import batch_entries
+from streaming.adapters.pulsar.source.batch_read import BatchAdmin, batch_entries
 from streaming.adapters.pulsar.source.options import MOST_WAIT_SECONDS, SourceOptions, parse_options
 from streaming.adapters.pulsar.source.stream import PartitionBatch
 from streaming.config.settings import Settings
@@ -78,7 +78,7 @@ def read_requests(options: RequestOptions, batch: PartitionBatch, *, gives_up: b
 
 
 def request_batches(
-    options: RequestOptions, admin: EntryAdmin, batch: PartitionBatch, *, gives_up: bool
+    options: RequestOptions, admin: BatchAdmin, batch: PartitionBatch, *, gives_up: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield record batches of a bounded size; a few entries are in memory at a time."""
     controls = ControlEntries(admin, batch.partition, options.controls, gives_up)

@@ -6,7 +6,7 @@ from typing import Any
 
 from streaming.adapters.pulsar.http import Body
 from streaming.adapters.pulsar.readers.entries import fallback_entries
-from streaming.errors import UnavailableError
+from streaming.errors import RefusedError, UnavailableError
 from tests.pulsar_fields import entry
 from tests.unit.adapters.pulsar.frame_broker import Partition, settings_for
 from udfs.entry_ranges import EntrySpan
@@ -34,6 +34,8 @@ class Admin:
     answers: Mapping[Position, Body | None] = field(default_factory=dict)  # None: no answer
     knows_last: bool = True  # whether it reports the last message
     is_up: bool = True  # whether the partition's broker answers at all
+    exists: bool = True  # whether the partition does
+    allows: bool = True  # whether our role may read stats
     stats: InternalStats = field(default_factory=lambda: InternalStats(ledgers=(), cursors={}, pending_adds=0))
     of_each: Ensembles | None = ONE_BOOKIE  # None: not reported
     requested: list[Position] = field(default_factory=list)
@@ -50,7 +52,12 @@ class Admin:
     def internal_stats(self, partition: str) -> InternalStats:
         if not self.is_up:
             raise UnavailableError("no broker answers")
+        if not (self.exists and self.allows):
+            raise RefusedError(f"Pulsar did not read internalStats of {partition}")
         return self.stats
+
+    def partitions(self, topic: str) -> int | None:
+        return 0 if self.exists else None
 
     def ensembles(self, partition: str) -> Mapping[int, Ensembles]:
         return {} if (each := self.of_each) is None else {ledger: each for ledger, _entries in self.stats.ledgers}

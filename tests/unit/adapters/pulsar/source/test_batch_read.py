@@ -12,7 +12,7 @@ from streaming.adapters.pulsar.source import schema
 from streaming.adapters.pulsar.source.batch_read import batch_rows
 from streaming.adapters.pulsar.source.options import OnGap, SourceOptions, parse_options
 from streaming.adapters.pulsar.source.stream import PartitionBatch
-from streaming.errors import SafetyError, UnavailableError
+from streaming.errors import RefusedError, SafetyError, UnavailableError
 from tests.pulsar_fields import entry, framed, key_value, single
 from tests.unit.adapters.pulsar.frame_broker import Partition, serving, settings_for
 from tests.unit.adapters.pulsar.stored_entries import Admin, body
@@ -102,6 +102,15 @@ def test_a_broker_that_does_not_know_the_newest_entries_proves_no_loss(
 ) -> None:
     with pytest.raises(UnavailableError, match="does it still serve the topic"):
         _read(broker, stats=replace(STATS, ledgers=ledgers))
+
+
+def test_a_topic_that_was_deleted_after_its_batch_was_planned_is_an_error_that_names_the_remedy(
+    broker: Partition,
+) -> None:
+    with pytest.raises(RefusedError, match=r"was deleted before .*; to continue, create persistent://t/ns/topic again"):
+        list(batch_rows(_options(broker), Admin(stats=STATS, exists=False), ALL))
+    with pytest.raises(RefusedError, match="Pulsar did not read internalStats"):
+        list(batch_rows(_options(broker), Admin(stats=STATS, allows=False), ALL))
 
 
 def test_a_gap_comes_first(broker: Partition) -> None:
