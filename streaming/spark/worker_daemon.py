@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib
+import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from streaming.arrow import load_datasets
 from streaming.garbage import search_rarely
 
 _ARCHIVES = (".jar", ".zip")
-# None of them may start a Python thread when it is loaded: threads do not survive a fork.
+# None of them may start a thread when it is loaded: threads do not survive a fork, and Python 3.12 warns of them.
 LIBRARIES = (
     "pyarrow.parquet",
     "boto3",
@@ -25,6 +26,13 @@ LIBRARIES = (
     "streaming.state.delta.commits",
     "streaming.sweep.task",
 )
+# Native threads that libraries would start when they are loaded. Our tasks need none: jemalloc frees memory without
+# them, as it does in any process after a fork, and numpy computes nothing with matrices.
+_WITHOUT_THREADS = {
+    "OPENBLAS_NUM_THREADS": "1",  # numpy
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's jemalloc
+    "_RJEM_MALLOC_CONF": "background_thread:false",  # deltalake's jemalloc
+}
 
 
 def without_archives(path: Sequence[str]) -> list[str]:
@@ -36,7 +44,9 @@ def without_archives(path: Sequence[str]) -> list[str]:
 
 
 def load_libraries() -> None:
-    """Load pyarrow without pandas, and those of LIBRARIES that are installed."""
+    """Load pyarrow without pandas, and those of LIBRARIES that are installed; none starts a thread."""
+    for name, value in _WITHOUT_THREADS.items():
+        os.environ.setdefault(name, value)
     load_datasets(with_numpy=True)
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):
