@@ -70,8 +70,14 @@ SOURCE = (
     (
         "a query without a checkpoint needs all of its topics",
         STREAM,
-        "if missing := sorted({*self._options.topics} - {*self._partitions.values()}):",
-        "if missing := ():",
+        "        self._require_topics({})\n",
+        "",
+    ),
+    (
+        "a query with a checkpoint needs the topics that it has not read",
+        STREAM,
+        "if self.requires_topics and not self._has_planned:",
+        "if False:",
     ),
     (
         "what a batch has processed is acknowledged",

@@ -47,7 +47,9 @@ class _RequestReader(_StreamReader):
     @cached_property
     def _stream(self) -> PulsarStream:
         continue_log()  # this is the driver's process for the query
-        return super()._stream
+        stream = super()._stream
+        stream.requires_topics = False  # no query fails because one of its topics was deleted
+        return stream
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         self._first = self._first or (start, end)

@@ -64,6 +64,9 @@ class PulsarStream:
         self._target: dict[str, Position] | None = None  # of trigger(availableNow=True)
         self._acknowledged: dict[str, Position] = {}
         self._quiet_until_s: dict[str, float] = {}  # when a partition that has no new entries is asked again
+        self._absent: set[str] = set()  # topics that did not exist in the last plan
+        self._has_planned = False
+        self.requires_topics = True  # False: a topic that does not exist ends only a query without a checkpoint
 
     def initial(self) -> dict[str, Any]:
         """Return the offset at which a query without a checkpoint starts.
@@ -71,8 +74,7 @@ class PulsarStream:
         Raises UnavailableError, and RefusedError if a topic does not exist.
         """
         self._refresh()
-        if missing := sorted({*self._options.topics} - {*self._partitions.values()}):
-            raise RefusedError(f"{', '.join(missing)}: no such topic; create it, or take it out of the option topics")
+        self._require_topics({})
         offset: dict[str, PartitionOffset] = {}
         for partition in self._partitions:
             self._subscribe(partition)
@@ -92,7 +94,8 @@ class PulsarStream:
         Waits up to wait_seconds for an entry.
 
         Raises UnavailableError if no partition answers, and with trigger(availableNow=True) if one does not;
-        RefusedError; SafetyError if a partition has only ledgers older than its offset.
+        RefusedError, in the first call also if a topic does not exist that `start` does not name; SafetyError if a
+        partition has only ledgers older than its offset.
         """
         deadline_s = time.monotonic() + self._options.wait_seconds
         while True:
@@ -147,6 +150,10 @@ class PulsarStream:
         """Return the end of the next batch; None if there is nothing to read."""
         offset = from_json(start)
         found = self._all_stats()
+        if self.requires_topics and not self._has_planned:
+            self._require_topics(offset)
+        self._has_planned = True
+        self._report_absent()
         planned = [self._plan(name, offset, stats) for name, stats in found.items() if stats is not None]
         self._sharing.share(planned, limits, self._target)
         ends = {part.name: part.end for part in planned if part.name in offset or part.admitted is not None}
@@ -199,6 +206,21 @@ class PulsarStream:
                 self._subscribed.discard(gone)  # it may be created again
             self._partitions |= dict.fromkeys(partitions, topic)
         self._refresh_s = now_s + _PARTITIONS_SECONDS
+
+    def _require_topics(self, offset: Iterable[str]) -> None:
+        """Raise RefusedError if a topic does not exist of which the offset names no partition."""
+        read = {topic for name in offset for topic in (name, base_topic(name))}
+        if missing := sorted(self._topics_absent() - read):
+            raise RefusedError(f"{', '.join(missing)}: no such topic; create it, or take it out of the option topics")
+
+    def _report_absent(self) -> None:
+        absent = self._topics_absent()
+        if new := sorted(absent - self._absent):
+            log.warning("%s: no such topic; it is read once it is created", ", ".join(new))
+        self._absent = absent
+
+    def _topics_absent(self) -> set[str]:
+        return {*self._options.topics} - {*self._partitions.values()}
 
     def _subscribe(self, partition: str) -> None:
         """Create the subscription, so that nothing is deleted before it is read."""

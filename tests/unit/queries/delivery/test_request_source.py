@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -39,6 +40,15 @@ def _reader(source: Any, *, gives_up: bool) -> Any:
 
 def test_the_rows_are_those_of_the_service(source: Any) -> None:
     assert source.RequestSource({}).schema().names == schemas.MESSAGE.names
+
+
+def test_a_topic_that_was_deleted_does_not_end_a_query_of_the_service(
+    source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "continue_log", lambda: None)
+    options = options_for(load(None), ["persistent://t/ns/a"], gives_up=False)
+    with closing(source.RequestSource(options).streamReader(None)._stream) as stream:
+        assert not stream.requires_topics
 
 
 @pytest.mark.parametrize("gives_up", [True, False])

@@ -251,6 +251,47 @@ def test_a_topic_that_does_not_exist_is_refused_at_the_start(broker: MemorySourc
         opened(A, B).initial()
 
 
+def test_an_added_topic_is_read_from_its_start_and_must_exist(broker: MemorySourceBroker, opened: Streams) -> None:
+    broker.create(A)
+    stream = opened(A)
+    offset = stream.initial()
+    with pytest.raises(RefusedError, match=r"^persistent://t/ns/b: no such topic; create it"):
+        opened(A, B).latest_offset(offset, ALL)
+    lenient = opened(A, B)
+    lenient.requires_topics = False
+    assert _next(lenient, offset) == (offset, {})
+    (added,) = broker.create(B)
+    _publish(broker, added, 2)
+    assert _next(opened(A, B, start=Start.LATEST), offset)[1] == {added: 2}
+
+
+def test_a_topic_that_is_gone_is_named_at_each_start_and_when_it_vanishes(
+    broker: MemorySourceBroker, opened: Streams, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create(A)
+    broker.create(B, 2)
+    stream = opened(A, B)
+    offset = stream.initial()
+
+    def warnings(planned: PulsarStream, count: int) -> list[str]:
+        caplog.clear()
+        for _ in range(count):
+            assert _next(planned, offset) == (offset, {})
+        return caplog.messages
+
+    gone = ["persistent://t/ns/b: no such topic; it is read once it is created"]
+    assert warnings(stream, 2) == []
+    broker.delete(B)
+    assert warnings(stream, 3) == gone
+    assert warnings(opened(A, B), 3) == gone, "the next start"
+    added = "persistent://t/ns/c"
+    broker.create(added)
+    later = opened(A, B, added)
+    assert warnings(later, 2) == gone, "an added topic that exists"
+    broker.delete(added)
+    assert warnings(later, 2) == [f"{added}: no such topic; it is read once it is created"]
+
+
 def test_deleted_entries_are_reported_and_the_rest_is_read(broker: MemorySourceBroker, opened: Streams) -> None:
     (partition,) = broker.create(A)
     stream = opened(A)
