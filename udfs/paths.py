@@ -110,6 +110,16 @@ def encode_cursor(name: str) -> str:
     return encoded
 
 
+def checked_subscription(name: str) -> str:
+    """Return the name of a subscription, which must be one that brokers can create and people can tell from others."""
+    if not name.strip():
+        raise ValueError("a subscription's name must not be blank")
+    if _CONTROL_CHARACTER.search(name):
+        raise ValueError(f"{_shown(name)} contains a control character")
+    _check_segment(encode_name(name))
+    return name
+
+
 def managed_ledger_name(topic: str) -> str:
     """Return `tenant/ns/persistent/encoded`, or `tenant/ns/segment/encoded/<from>-<to>-<id>`."""
     parsed = _parse(topic)

@@ -23,7 +23,7 @@ from pydantic import (
 from streaming.config.amounts import seconds_of
 from streaming.errors import ConfigError
 from udfs.formats.metadata_url import other_store
-from udfs.paths import managed_ledger_name, segment_of, tenant_of, topic_of
+from udfs.paths import checked_subscription, managed_ledger_name, segment_of, tenant_of, topic_of
 from udfs.records import LedgerComponent
 from udfs.requests.lanes import ALL_LANES, Lanes
 from udfs.requests.request_format import MAX_PAYLOAD_BYTES
@@ -297,7 +297,7 @@ class TopicSettings(_Part):
     retry: DeduplicatedTopic
     dead_letter: DeduplicatedTopic
     watch: DeduplicatedTopic
-    subscription: Annotated[str, Field(min_length=1)]
+    subscription: Annotated[str, AfterValidator(checked_subscription)]
     retention_minutes: PositiveInt
 
     @model_validator(mode="before")

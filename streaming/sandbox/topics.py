@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from streaming.errors import RefusedError, UnavailableError
 from streaming.sandbox.cluster import Cluster
@@ -89,7 +90,9 @@ def delete_schema(cluster: Cluster, topic: str) -> None:
 
 def delete_subscription(cluster: Cluster, topic: str, subscription: str) -> bool:
     """Delete a subscription even if it has consumers; return False if the broker failed halfway (a metadata fault)."""
-    return _done(cluster, "DELETE", f"{resource(topic)}/subscription/{subscription}?force=true")
+    # brokers decode this part of the path twice
+    name = quote(quote(subscription, safe=""), safe="")
+    return _done(cluster, "DELETE", f"{resource(topic)}/subscription/{name}?force=true")
 
 
 def delete_topic(cluster: Cluster, topic: str) -> bool:

@@ -20,7 +20,7 @@ from udfs.formats.internal_stats import Position
 
 pytestmark = pytest.mark.cluster
 
-SUBSCRIPTION = "doorbell-test"
+SUBSCRIPTION = "doorbell+test%20"
 WAIT_S = 90.0  # longer than any ring takes, even on a busy machine and after pauses
 
 

@@ -12,10 +12,18 @@ from typing import Any
 
 import pytest
 
+from ledger_reaper_client import admin as client_admin
 from streaming.adapters.pulsar.admin_api.admin import AdminBroker, PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.admin_api.segments import layout_in
 from streaming.adapters.pulsar.credentials import Credentials
-from streaming.adapters.pulsar.http import Answer, PulsarHttp, answering, require_safe_secret, topic_path
+from streaming.adapters.pulsar.http import (
+    Answer,
+    PulsarHttp,
+    answering,
+    require_safe_secret,
+    subscription_path,
+    topic_path,
+)
 from streaming.adapters.pulsar.publish import new_client
 from streaming.adapters.pulsar.tls import Tls
 from streaming.config.hosts import hosts_of
@@ -904,6 +912,22 @@ def test_settings_can_be_sent_to_a_worker() -> None:
 )
 def test_a_topic_has_one_path(topic: str, path: str) -> None:
     assert topic_path(topic) == path
+
+
+@pytest.mark.parametrize(
+    ("subscription", "path"),
+    [
+        pytest.param("orders-1", "orders-1", id="plain"),
+        pytest.param("a b/c", "a%20b%2Fc", id="space and slash"),
+        pytest.param("a+b", "a%252Bb", id="plus"),
+        pytest.param("a%2Bb", "a%25252Bb", id="percent"),
+        pytest.param("\u00fc?", "%C3%BC%3F", id="what a URL would misread"),
+    ],
+)
+def test_a_subscription_has_one_path_in_the_service_and_its_client(subscription: str, path: str) -> None:
+    topic = "persistent://t/ns/x"
+    assert subscription_path(topic, subscription) == f"v2/persistent/t/ns/x/subscription/{path}"
+    assert f"v2/{client_admin.subscription_path(topic, subscription)}" == subscription_path(topic, subscription)
 
 
 ENTRY = "/admin/v2/persistent/t/ns/x/ledger/4/entry/0"

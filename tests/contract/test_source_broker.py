@@ -21,7 +21,7 @@ from tests.pulsar_fields import entry
 from tests.pulsar_settings import pulsar_settings
 from udfs.formats.internal_stats import InternalStats, Position
 
-SUBSCRIPTION = "a b/c"
+SUBSCRIPTION = "a b/c+d%2Be%"
 _PATIENCE_S = 60
 
 

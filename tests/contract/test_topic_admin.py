@@ -12,12 +12,13 @@ from streaming.adapters.memory.pulsar import MemoryPulsar
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
 from streaming.adapters.pulsar.publish import client
 from streaming.adapters.pulsar.readers.read import PulsarReader
+from streaming.clock import ManualClock
 from streaming.config.load import load
 from streaming.errors import RefusedError
 from streaming.ports import MessageReader, TopicAdmin
 from udfs.entry_ranges import EntrySpan
 from udfs.formats.metadata_url import other_store
-from udfs.paths import namespace_of
+from udfs.paths import encode_name, namespace_of
 
 NAMESPACE = "public/default"
 
@@ -36,18 +37,20 @@ class Admin(TopicAdmin, Protocol):
 
 @dataclass(frozen=True)
 class World:
-    """One Pulsar. publish(partition, payload, properties): returns when it is stored."""
+    """One Pulsar. publish(partition, payload, properties): returns when it is stored. wait(seconds): lets time pass."""
 
     admin: Admin
     reader: MessageReader
     publish: Callable[[str, bytes, Mapping[str, str]], Any]
+    wait: Callable[[float], None] = time.sleep
 
 
 @pytest.fixture(params=["memory", pytest.param("pulsar", marks=pytest.mark.cluster)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "memory":
-        memory = MemoryPulsar()
-        yield World(memory, memory, memory.publish)
+        clock = ManualClock()
+        memory = MemoryPulsar(clock)
+        yield World(memory, memory, memory.publish, lambda seconds: clock.advance(round(seconds * 1000)))
         return
     addresses = request.getfixturevalue("cluster").addresses
     where = {"service_url": addresses.pulsar, "admin_url": addresses.admin}
@@ -108,6 +111,43 @@ def test_an_unpartitioned_topic_is_its_own_partition(admin: Admin) -> None:
     admin.ensure_subscription(topic, "s")
     assert list(admin.last_positions(topic)) == [topic]
     assert topic not in admin.partitioned_topics(NAMESPACE)
+    admin.delete_topic(topic, force=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "another"),
+    [
+        pytest.param("a+b", "a b", id="plus"),
+        pytest.param("a b", "a+b", id="space"),
+        pytest.param("a%2Bb", "a+b", id="an escape"),
+        pytest.param("a%252Bb", "a%2Bb", id="an escape of an escape"),
+        pytest.param("100%", "100%25", id="percent"),
+        pytest.param("a/b?c#d;e=f&g", "a%2Fb?c#d;e=f&g", id="what a URL separates"),
+        pytest.param("\u00e4\u2713\U0001d11e~*", "%C3%A4\u2713\U0001d11e~*", id="not ASCII"),
+    ],
+)
+def test_a_call_reaches_the_subscription_of_exactly_this_name(world: World, name: str, another: str) -> None:
+    admin, topic = world.admin, _topic()
+    admin.create_topic(topic)
+    admin.ensure_subscription(topic, name)
+    assert [*admin.internal_stats(topic).cursors] == [encode_name(name)]
+    admin.ensure_subscription(topic, another)
+    world.publish(topic, b"old", {})
+    before = admin.internal_stats(topic).mark_deleted(another)
+    world.wait(2.1)
+    world.publish(topic, b"new", {})
+
+    def has_moved() -> bool:
+        admin.expire_messages(topic, name, older_than_seconds=1)
+        stats = admin.internal_stats(topic)
+        return stats.entries_after(stats.mark_deleted(name)) < 2
+
+    deadline = time.monotonic() + 10
+    while not has_moved() and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+    assert has_moved()
+    assert admin.internal_stats(topic).mark_deleted(another) == before
     admin.delete_topic(topic, force=True)
 
 

@@ -398,6 +398,13 @@ def topic_path(topic: str) -> str:
     return f"{_version(namespace)}{scheme}/{namespace}/{quote(name, safe='')}"
 
 
+def subscription_path(topic: str, subscription: str) -> str:
+    """Return the path of a topic's subscription below /admin/, for a subscription of exactly this name."""
+    # Brokers decode this part of the path twice, unlike a topic's name. The second time, only + and % change.
+    decoded_once = subscription.replace("%", "%25").replace("+", "%2B")
+    return f"{topic_path(topic)}/subscription/{quote(decoded_once, safe='')}"
+
+
 def namespace_path(namespace: str) -> str:
     """Return the path of the list of a namespace's topics: `v2/persistent/t/ns`, or `persistent/t/c/ns` (V1 names)."""
     return f"{_version(namespace)}persistent/{namespace}"

@@ -172,6 +172,7 @@ def test_the_key_of_the_connector_is_accepted_and_ignored(
         pytest.param(
             f'[topics]\nrequests = ["{SYSTEM},x"]', "would read another topic", id="two topics to the connector"
         ),
+        pytest.param('[topics]\nsubscription = " "', "must not be blank", id="a blank subscription"),
         pytest.param(
             '[topics]\nrequests_pattern = "persistent://acme/.*"', "a pattern is persistent://", id="half a name"
         ),

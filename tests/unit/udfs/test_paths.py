@@ -308,6 +308,17 @@ def test_a_name_that_is_no_cursor_is_refused(name: str) -> None:
         paths.encode_cursor(name)
 
 
+@pytest.mark.parametrize("name", ["a", "a b", " a", "a+b%", "a/b", "\u00e4\U0001d11e", "..."])
+def test_a_subscription_may_have_any_name_that_brokers_can_create(name: str) -> None:
+    assert paths.checked_subscription(name) == name
+
+
+@pytest.mark.parametrize("name", ["", " ", "\u00a0\u3000", "a\n", "\x00", "a\x85b", ".", "..", "\ud800", "x" * 4097])
+def test_any_other_name_of_a_subscription_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"name|contains|long"):
+        paths.checked_subscription(name)
+
+
 def test_znodes_of_a_topic() -> None:
     assert paths.managed_ledger_path("persistent://t/ns/a b") == "/managed-ledgers/t/ns/persistent/a+b"
     assert paths.cursor_path("t/ns/persistent/x", "my+sub") == "/managed-ledgers/t/ns/persistent/x/my+sub"

@@ -121,7 +121,7 @@ class Admin:
 
     def subscribe(self, partition: str, subscription: str) -> None:
         """Create a durable subscription at the earliest message; an existing one stays as it is."""
-        path = f"{path_of(partition)}/subscription/{quote(subscription, safe='')}"
+        path = subscription_path(partition, subscription)
         give_up = time.monotonic() + self._settings.timeout_seconds
         while True:
             answer = self.call("PUT", path, body=_EARLIEST)
@@ -190,6 +190,13 @@ def path_of(topic: str) -> str:
     """Return the path of a topic below /admin/v2/."""
     name = parse_topic(topic)
     return f"persistent/{name.full_namespace}/{quote(name.local_name, safe='')}"
+
+
+def subscription_path(topic: str, subscription: str) -> str:
+    """Return the path of a topic's subscription below /admin/v2/, for a subscription of exactly this name."""
+    # Brokers decode this part of the path twice, unlike a topic's name. The second time, only + and % change.
+    decoded_once = subscription.replace("%", "%25").replace("+", "%2B")
+    return f"{path_of(topic)}/subscription/{quote(decoded_once, safe='')}"
 
 
 def _whole(answer: http.client.HTTPResponse, until: float) -> bytes:

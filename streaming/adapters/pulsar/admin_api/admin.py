@@ -4,11 +4,10 @@ import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Self
-from urllib.parse import quote
 
 from streaming.adapters.pulsar.admin_api.broker import NO_PARTITION, AdminBroker
 from streaming.adapters.pulsar.admin_api.retention import Retentions
-from streaming.adapters.pulsar.http import Answer, Body, PulsarAdminSettings, PulsarHttp, topic_path
+from streaming.adapters.pulsar.http import Answer, Body, PulsarAdminSettings, PulsarHttp, subscription_path, topic_path
 from streaming.adapters.pulsar.silence import Silence, silence
 from streaming.errors import BusyError, RefusedError, UnavailableError
 from udfs.formats.errors import FormatError
@@ -147,8 +146,7 @@ class PulsarAdmin:
         while the cursor is being moved.
         """
         for partition in self._partition_topics(topic):
-            path = f"{topic_path(partition)}/subscription/{quote(subscription, safe='')}"
-            answer = self._http.ask("PUT", path, body=_EARLIEST)
+            answer = self._http.ask("PUT", subscription_path(partition, subscription), body=_EARLIEST)
             if is_busy(f"{answer.status} {answer.reason}"):
                 raise BusyError(f"subscription {subscription} on {partition}: {answer.status} {answer.reason}")
             self._created(answer, f"create subscription {subscription} on {partition}")
@@ -156,8 +154,8 @@ class PulsarAdmin:
     def expire_messages(self, topic: str, subscription: str, *, older_than_seconds: int) -> None:
         """Move the subscription past all messages that are older than this; retention decides how long they stay."""
         for partition in self._partition_topics(topic):
-            path = f"{topic_path(partition)}/subscription/{quote(subscription, safe='')}/expireMessages"
-            answer = self._http.ask("POST", f"{path}/{older_than_seconds}")
+            path = f"{subscription_path(partition, subscription)}/expireMessages/{older_than_seconds}"
+            answer = self._http.ask("POST", path)
             if answer.status != HTTPStatus.CONFLICT:  # 409: an expiry is running
                 self._done(answer, f"expire messages of {partition}")
 

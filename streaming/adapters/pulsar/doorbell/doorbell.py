@@ -42,6 +42,7 @@ from streaming.config.sections import PulsarSettings
 from streaming.errors import ReaperError, UnavailableError
 from udfs.backoff import Backoff
 from udfs.formats.internal_stats import BEFORE_ALL, Position
+from udfs.paths import encode_name
 from udfs.proto import pulsar_api_pb2 as api
 
 _BELL = "-doorbell"  # suffix of the subscription that a topic's stats show while a bell is open
@@ -287,7 +288,8 @@ class Doorbell:
         watched.bell = self._new_consumer(watched, line)
         subscribe = api.CommandSubscribe(
             topic=watched.partition,
-            subscription=f"{self.subscription or self._name}{_BELL}",
+            # Encoded: brokers decode the names of such consumers for internalStats, and answer 500 if they can't.
+            subscription=f"{encode_name(self.subscription or self._name)}{_BELL}",
             sub_type=_EXCLUSIVE,
             consumer_id=watched.bell,
             durable=False,

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import quote
 
-from streaming.adapters.pulsar.http import Answer, PulsarAdminSettings, PulsarHttp, topic_path
+from streaming.adapters.pulsar.http import Answer, PulsarAdminSettings, PulsarHttp, subscription_path, topic_path
 from streaming.errors import RefusedError, UnavailableError
 from udfs.formats.internal_stats import Position
 from udfs.snapshots.sealed_segments import SEGMENT_BYTES
@@ -88,7 +87,7 @@ class SnapshotAdmin:
 
         Messages from there on are then not trimmed.
         """
-        path = f"{topic_path(topic)}/subscription/{quote(subscription, safe='')}/resetcursor"
+        path = f"{subscription_path(topic, subscription)}/resetcursor"
         body = {"ledgerId": position[0], "entryId": position[1], "partitionIndex": -1}
         answer = self._http.ask("POST", path, body=body)
         if not answer.ok:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from streaming.config.load import CONF
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError
-from udfs.paths import topic_named
+from udfs.paths import checked_subscription, topic_named
 
 _MOST_MESSAGES = 100_000
 _MOST_BYTES = 256 * 1024 * 1024
@@ -80,7 +80,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         return int(text[:19])
 
     topics = _topics(given.pop("topics", ""), faults)
-    subscription = given.pop("subscription", "")
+    subscription = _subscription(given.pop("subscription", ""), faults)
     start = Start(take("startingPosition", Start.EARLIEST, tuple(Start)))
     if start is Start.SUBSCRIPTION and not subscription:
         faults.append("startingPosition: needs the option subscription")
@@ -115,6 +115,14 @@ def _topics(text: str, faults: list[str]) -> tuple[str, ...]:
     if not topics:
         faults.append("topics: must name topics, separated by commas")
     return topics
+
+
+def _subscription(name: str, faults: list[str]) -> str:
+    try:
+        return checked_subscription(name) if name else ""
+    except ValueError as error:
+        faults.append(f"subscription: {error}")
+        return ""
 
 
 def _pulsar_settings(given: Mapping[str, str], faults: list[str]) -> PulsarSettings | None:

@@ -55,6 +55,8 @@ def test_every_fault_is_named_at_once() -> None:
         pytest.param({"startingPosition": "subscription"}, "needs the option subscription", id="no subscription"),
         pytest.param({"waitSeconds": "61"}, "waitSeconds: must be a number from 0 to 60", id="a long wait"),
         pytest.param({"topics": "a/b"}, "topics: ", id="no topic's name"),
+        pytest.param({"subscription": "  "}, "subscription: .* must not be blank", id="a blank subscription"),
+        pytest.param({"subscription": "a\tb"}, "subscription: .* control character", id="a subscription with a tab"),
     ],
 )
 def test_a_combination_that_can_not_work_is_refused(more: dict[str, str], fault: str) -> None:
