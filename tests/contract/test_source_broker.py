@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,7 +30,8 @@ _PATIENCE_S = 60
 class World:
     """One Pulsar, and what a test does to its topics.
 
-    roll closes the newest ledger of a partition, and starts another.
+    roll closes the newest ledger of a partition, and starts another; hold uses the subscription of a
+    partition with an entry, as another consumer does.
     """
 
     broker: SourceBroker
@@ -37,6 +39,7 @@ class World:
     delete: Callable[[str], Any]
     publish: Callable[[str, bytes], Position]
     roll: Callable[[str], Any]
+    hold: Callable[[str], Any]
 
 
 @pytest.fixture(params=["memory", pytest.param("pulsar", marks=pytest.mark.cluster)])
@@ -47,13 +50,17 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         def publish_entry(partition: str, payload: bytes) -> Position:
             return memory.publish(partition, entry(payload))
 
-        yield World(memory, memory.create, memory.delete, publish_entry, memory.roll)
+        yield World(memory, memory.create, memory.delete, publish_entry, memory.roll, memory.busy.add)
         return
     cluster = request.getfixturevalue("cluster")
     addresses = cluster.addresses
     settings = pulsar_settings(service_url=addresses.pulsar, admin_url=addresses.admin)
     broker = PulsarSourceBroker(settings, SUBSCRIPTION)
-    with PulsarAdmin(PulsarAdminSettings.of(settings)) as admin, RawProducer(addresses.pulsar) as raw:
+    with (
+        PulsarAdmin(PulsarAdminSettings.of(settings)) as admin,
+        RawProducer(addresses.pulsar) as raw,
+        closing(PulsarSourceBroker(settings, SUBSCRIPTION)) as other,
+    ):
 
         def create(topic: str, partitions: int) -> None:
             if not partitions:
@@ -69,8 +76,14 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
             admin.unload(partition)
             admin.internal_stats(partition)  # loads it, with a new ledger
 
-        yield World(broker, create, partial(admin.delete_topic, force=True), publish, unload)
+        delete, hold = partial(admin.delete_topic, force=True), partial(_hold, other)
+        yield World(broker, create, delete, publish, unload, hold)
     broker.close()
+
+
+def _hold(broker: SourceBroker, partition: str) -> None:
+    broker.listen(partition, (-1, -1))
+    _until(lambda: bool(broker.rung(0.0)))
 
 
 def _topic() -> str:
@@ -130,6 +143,22 @@ def test_an_acknowledgement_moves_the_subscription_forward_only(world: World) ->
     for upto in (second, first):
         world.broker.acknowledge(topic, upto)
         _until(lambda: _stats(world, topic).mark_deleted(SUBSCRIPTION) == second)
+
+
+def test_a_subscription_that_another_consumer_uses_is_a_fault(world: World) -> None:
+    topic, free = _topic(), _topic()
+    for each in (topic, free):
+        world.create(each, 0)
+        world.broker.ensure_subscription(each, SUBSCRIPTION)
+    last = world.publish(topic, b"one")
+    world.hold(topic)
+    world.broker.acknowledge(topic, last)
+    world.broker.listen(free, _stats(world, free).last)
+    _until(lambda: bool(world.broker.faults(0.0)))
+    (why,) = world.broker.faults(0.0).values()
+    assert {*world.broker.faults(0.0)} == {topic}
+    assert "Exclusive consumer is already connected" in why
+    assert _stats(world, topic).mark_deleted(SUBSCRIPTION) < last
 
 
 def test_a_closed_ledger_is_deleted_once_it_is_acknowledged(world: World) -> None:

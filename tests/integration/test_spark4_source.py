@@ -6,9 +6,11 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 
 from streaming.adapters.pulsar.admin_api.admin import PulsarAdmin, PulsarAdminSettings
@@ -181,6 +183,44 @@ def test_a_topic_that_was_deleted_with_a_planned_batch_ends_the_query_until_it_i
     assert _addresses(found[:6]) == [address for addresses in sent for address in addresses[:3]]
     lost = [(row["topic"], row["ledger_id"], row["entry_id"]) for row in found[6:] if row["kind"] == "LOST"]
     assert lost[:2] == [addresses[3][:3] for addresses in sent]
+
+
+def test_a_topic_that_does_not_exist_is_named_and_refused_if_no_batch_has_read_it(
+    cluster: Cluster, admin: PulsarAdmin, raw: RawProducer, running: Jobs, tmp_path: Path
+) -> None:
+    kept, deleted, missing = _topic(admin), _topic(admin), f"persistent://public/default/spark4-{uuid.uuid4().hex[:10]}"
+    folder = tmp_path / "query"
+    for topic in (kept, deleted):
+        _send(raw, f"{topic}-partition-0", 1)
+    assert "error" not in running.run(folder, _options(cluster, kept, deleted))
+    admin.delete_topic(deleted, force=True)
+    sent = _send(raw, f"{kept}-partition-0", 1)
+    assert "error" not in running.run(folder, _options(cluster, kept, deleted))
+    assert _addresses(rows(folder))[-3:] == sent
+    assert running.log.read_text().count(f"{deleted}: no such topic") == 1
+    refused = running.run(folder, _options(cluster, kept, deleted, missing))["error"]
+    assert f"{missing}: no such topic; create it" in refused
+
+
+def test_a_subscription_that_another_consumer_uses_is_reported(
+    cluster: Cluster, admin: PulsarAdmin, raw: RawProducer, running: Jobs, tmp_path: Path
+) -> None:
+    topic = _topic(admin)
+    partition, folder = f"{topic}-partition-0", tmp_path / "query"
+    options = _options(cluster, topic)
+    sent = _send(raw, partition, 1)
+    silent = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with closing(pulsar.Client(cluster.addresses.pulsar, logger=silent)) as client:
+        client.subscribe(partition, SUBSCRIPTION, pulsar.ConsumerType.Exclusive)
+        before = _acknowledged(admin, partition)
+        assert "error" not in running.run(folder, options, trigger="1 second", seconds=25)
+    assert f"the cursor of {partition} does not move" in running.log.read_text()
+    assert _acknowledged(admin, partition) == before
+    assert "error" not in running.run(folder, options)
+    assert _acknowledged(admin, partition) == before, "Spark reports a batch's commit with the next one"
+    sent += _send(raw, partition, 1)
+    assert "error" not in running.run(folder, options)
+    assert _addresses(rows(folder)) == sent
 
 
 def test_the_subscription_follows_what_is_processed(

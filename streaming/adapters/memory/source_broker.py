@@ -1,6 +1,6 @@
 """A fake of SourceBroker, which tests/contract/test_source_broker.py compares with Pulsar."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -166,6 +166,11 @@ class MemorySourceBroker:
     def not_listening(self) -> Collection[str]:
         """Return the partitions that do not answer or are gone."""
         return {name for name in self._after if name in self.unavailable or name not in self._partitions}
+
+    def faults(self, seconds: float) -> Mapping[str, str]:  # noqa: ARG002
+        """Return the partitions whose subscription is busy, however long it has been, with the reason."""
+        asked = {*self._pending, *self._after} & self.busy
+        return dict.fromkeys(asked, "Exclusive consumer is already connected")
 
     def close(self) -> None:
         """Do nothing."""

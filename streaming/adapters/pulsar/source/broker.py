@@ -1,6 +1,7 @@
 """The calls of Pulsar with which the Spark source plans batches and acknowledges them."""
 
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
@@ -64,6 +65,10 @@ class SourceBroker(Protocol):
         """Return the partitions that may get entries without ringing, of those that were given to listen()."""
         ...
 
+    def faults(self, seconds: float) -> Mapping[str, str]:
+        """Return by partition why it has neither been acknowledged nor listened to for this long, though asked to."""
+        ...
+
     def close(self) -> None:
         """Close all connections."""
         ...
@@ -118,6 +123,11 @@ class PulsarSourceBroker:
     def not_listening(self) -> Collection[str]:
         """Return the partitions that may get entries without ringing."""
         return {*self._doorbell.not_listening}
+
+    def faults(self, seconds: float) -> Mapping[str, str]:
+        """Return by partition why it has neither been acknowledged nor listened to for this long, though asked to."""
+        until_s = time.monotonic() - seconds
+        return {partition: fault.why for partition, fault in self._doorbell.faults.items() if fault.since_s <= until_s}
 
     def close(self) -> None:
         """Close all connections."""

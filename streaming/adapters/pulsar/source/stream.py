@@ -34,6 +34,8 @@ _PARTITIONS_SECONDS = 30.0  # how often topics are asked for added partitions
 # how often partitions without new entries are asked for what does not ring: markers, new and deleted ledgers
 _QUIET_SECONDS = 10.0
 _UNCOMMITTED_SECONDS = 1.0  # the same, if open transactions are read, which do not ring either
+_FAULT_SECONDS = 10.0  # a cursor that does not move for so long is reported, and then every _REPORT_SECONDS
+_REPORT_SECONDS = 600.0
 # In an offset that initial() returned. Spark does not store it: a query that starts again and repeats its first batch
 # asks for it again, and would start elsewhere by then. The batch's end names all of its entries.
 _INITIAL = "initial"
@@ -64,6 +66,7 @@ class PulsarStream:
         self._target: dict[str, Position] | None = None  # of trigger(availableNow=True)
         self._acknowledged: dict[str, Position] = {}
         self._quiet_until_s: dict[str, float] = {}  # when a partition that has no new entries is asked again
+        self._report_s: dict[str, float] = {}  # when it is reported again that the partition's cursor does not move
         self._absent: set[str] = set()  # topics that did not exist in the last plan
         self._has_planned = False
         self.requires_topics = True  # False: a topic that does not exist ends only a query without a checkpoint
@@ -154,6 +157,7 @@ class PulsarStream:
             self._require_topics(offset)
         self._has_planned = True
         self._report_absent()
+        self._report_faults()
         planned = [self._plan(name, offset, stats) for name, stats in found.items() if stats is not None]
         self._sharing.share(planned, limits, self._target)
         ends = {part.name: part.end for part in planned if part.name in offset or part.admitted is not None}
@@ -218,6 +222,25 @@ class PulsarStream:
         if new := sorted(absent - self._absent):
             log.warning("%s: no such topic; it is read once it is created", ", ".join(new))
         self._absent = absent
+
+    def _report_faults(self) -> None:
+        """Warn of cursors that do not move. With trigger(availableNow=True) at once: the query may end soon."""
+        if not self._options.subscription:
+            return
+        now_s = time.monotonic()
+        faults = self._broker.faults(_FAULT_SECONDS if self._target is None else 0.0)
+        known = sorted(faults.keys() & self._partitions.keys())
+        due = [name for name in known if self._report_s.get(name, 0.0) <= now_s]
+        self._report_s |= dict.fromkeys(due, now_s + _REPORT_SECONDS)
+        if due:
+            others = f" and of {len(due) - 1} other partitions" if due[1:] else ""
+            log.warning(
+                "the cursor of %s%s does not move, so ledgers are kept: %s; no other query or consumer may use the "
+                "subscription",
+                due[0],
+                others,
+                faults[due[0]],
+            )
 
     def _topics_absent(self) -> set[str]:
         return {*self._options.topics} - {*self._partitions.values()}

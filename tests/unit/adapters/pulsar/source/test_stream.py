@@ -506,6 +506,35 @@ def test_a_commit_moves_the_cursors_later_if_it_can_not_now(broker: MemorySource
     assert acknowledged() == last
 
 
+@pytest.mark.parametrize("subscription", [SUBSCRIPTION, ""])
+def test_a_cursor_that_does_not_move_is_reported_now_and_then(
+    broker: MemorySourceBroker,
+    opened: Streams,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    subscription: str,
+) -> None:
+    partitions = broker.create(A, 2)
+    stream = opened(A, subscription=subscription)
+    offset = stream.initial()
+    for partition in partitions:
+        _publish(broker, partition, 2)
+    offset, _ = _next(stream, offset)
+    broker.busy.update(partitions)
+    stream.commit(offset)
+    for _ in range(3):
+        assert _next(stream, offset)[1] == {}
+    reports = [text for text in caplog.messages if "Exclusive consumer is already connected" in text]
+    assert len(reports) == bool(subscription)
+    assert all("-partition-0 and of 1 other partitions does not move" in text for text in reports)
+    monkeypatch.setattr(stream_module, "_REPORT_SECONDS", 0.0)
+    vars(stream)["_report_s"].clear()
+    caplog.clear()
+    for _ in range(2):
+        assert _next(stream, offset)[1] == {}
+    assert len(caplog.messages) == 2 * bool(subscription)
+
+
 def test_partitions_without_new_entries_are_asked_again_when_they_ring(
     broker: MemorySourceBroker, opened: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
