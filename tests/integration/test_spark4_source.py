@@ -220,6 +220,7 @@ def test_a_subscription_that_another_consumer_uses_is_reported(
     assert _acknowledged(admin, partition) == before, "Spark reports a batch's commit with the next one"
     sent += _send(raw, partition, 1)
     assert "error" not in running.run(folder, options)
+    assert _acknowledged(admin, partition) == sent[0][1:3]
     assert _addresses(rows(folder)) == sent
 
 

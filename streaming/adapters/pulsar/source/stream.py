@@ -138,6 +138,9 @@ class PulsarStream:
         if not self._options.subscription:
             return
         for name, part in from_json(end).items():
+            # to acknowledge would create the subscription again, if it was deleted because the topic is no longer read
+            if not {name, base_topic(name)} & {*self._options.topics}:
+                continue
             upto = planning.acknowledged_by(part)
             if upto is not None and upto != self._acknowledged.get(name):
                 self._broker.acknowledge(name, upto)

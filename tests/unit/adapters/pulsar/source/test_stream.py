@@ -265,6 +265,23 @@ def test_an_added_topic_is_read_from_its_start_and_must_exist(broker: MemorySour
     assert _next(opened(A, B, start=Start.LATEST), offset)[1] == {added: 2}
 
 
+def test_a_topic_that_is_taken_out_keeps_its_position(broker: MemorySourceBroker, opened: Streams) -> None:
+    (first,), (second,) = broker.create(A), broker.create(B)
+    stream = opened(A, B)
+    offset = stream.initial()
+    _publish(broker, first, 2)
+    offset, _ = _next(stream, offset)
+    without = opened(B)
+    for partition in (first, second):
+        _publish(broker, partition, 1)
+    offset, read = _next(without, offset)
+    assert read == {second: 1}
+    unchanged = broker.stats(first)
+    without.commit(offset)
+    assert broker.stats(first) == unchanged, "its subscription may have been deleted, and must not be created again"
+    assert _next(opened(A, B), offset)[1] == {first: 1}
+
+
 def test_a_topic_that_is_gone_is_named_at_each_start_and_when_it_vanishes(
     broker: MemorySourceBroker, opened: Streams, caplog: pytest.LogCaptureFixture
 ) -> None:
