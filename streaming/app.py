@@ -36,7 +36,7 @@ from streaming.spark.jars import versions
 from streaming.spark.java_errors import raise_failure
 from streaming.spark.jvm_signals import jvm_signals
 from streaming.spark.s3a import faults_named
-from streaming.spark.session import batches_of_messages, has_ended
+from streaming.spark.session import batches_of_messages, end, has_ended
 from streaming.topics.existing import require_listed
 from streaming.topics.setup import ensure_topics
 from streaming.topics.sizes import require_room_for_copies
@@ -125,7 +125,7 @@ def _run(
         finally:
             if process.server is not None:
                 process.server.spark_ui = ""
-            spark.stop()
+            end(spark)
 
 
 def _taken(take_spark: Callable[[], SparkSession], stop: threading.Event) -> SparkSession:

@@ -212,6 +212,16 @@ def _require_s3a(spark: SparkSession) -> None:
         )
 
 
+def end(spark: SparkSession) -> None:
+    """Stop a session whose work is over."""
+    jvm: Any = spark.sparkContext._jvm
+    with contextlib.suppress(Py4JError, OSError):  # the JVM may have ended
+        # Spark closes its thread pools before all of its own messages are answered. Scala prints a stack for each such
+        # answer, and not through the log, which stays as it is.
+        jvm.java.lang.System.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+    spark.stop()
+
+
 def end_jvm(exit_code: int) -> None:
     """End spark-submit's JVM together with this process; otherwise the connector's threads keep it alive for ever."""
     gateway = SparkContext._gateway

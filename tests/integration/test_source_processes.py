@@ -66,6 +66,12 @@ def test_no_process_outlives_a_service_that_is_killed(deploy: Deploy, tmp_path: 
         kill(running)
 
 
+def test_the_log_of_a_run_without_work_ends_with_its_last_line(deploy: Deploy) -> None:
+    _before, last, after = deploy().run("run", "--until-idle").partition("stopped; all finished\n")
+    assert last
+    assert after == ""
+
+
 def wait_until_gone(running: subprocess.Popen[bytes]) -> None:
     """Wait until the JVM and the Python processes of a service that has ended are gone, too."""
     gone, alive = psutil.wait_procs([*_group(running)], timeout=60)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -29,3 +30,22 @@ def test_where_no_program_may_be_executed_spark_runs_this_python(
 ) -> None:
     monkeypatch.setattr(session, "os", SimpleNamespace(access=lambda *_: False, X_OK=os.X_OK, fsencode=os.fsencode))
     assert session.python_without_archives(tmp_path, "") == sys.executable
+
+
+@pytest.mark.parametrize("has_jvm_ended", [False, True])
+def test_what_the_jvm_prints_past_the_log_is_dropped_at_the_end_only(has_jvm_ended: bool) -> None:
+    calls: list[str] = []
+
+    def set_err(_stream: object) -> None:
+        calls.append("setErr")
+        if has_jvm_ended:
+            raise ConnectionRefusedError
+
+    java = SimpleNamespace(
+        lang=SimpleNamespace(System=SimpleNamespace(setErr=set_err)),
+        io=SimpleNamespace(PrintStream=list, OutputStream=SimpleNamespace(nullOutputStream=list)),
+    )
+    context = SimpleNamespace(_jvm=SimpleNamespace(java=java))
+    spark: Any = SimpleNamespace(sparkContext=context, stop=lambda: calls.append("stop"))
+    session.end(spark)
+    assert calls == ["setErr", "stop"]

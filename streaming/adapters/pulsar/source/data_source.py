@@ -4,8 +4,11 @@ Only this module and streaming/queries/delivery/request_source.py import PySpark
 which older versions do not have.
 """
 
+import os
+import sys
 from collections.abc import Iterator
 from functools import cached_property
+from traceback import walk_tb
 from typing import Any
 
 import pyarrow as pa
@@ -81,4 +84,15 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
         self._stream.commit(end)
 
     def stop(self) -> None:
+        error = sys.exc_info()[1]
         self._stream.close()
+        if _has_spark_closed(error):
+            # the query has stopped: PySpark would print tracebacks, because it can't report the end to Spark
+            os._exit(0)
+
+
+def _has_spark_closed(error: BaseException | None) -> bool:
+    """Whether PySpark's own code found that Spark has closed the connection; the same errors of ours are faults."""
+    return isinstance(error, EOFError | BrokenPipeError | ConnectionResetError) and not any(
+        frame.f_globals["__name__"].startswith("streaming.") for frame, _line in walk_tb(error.__traceback__)
+    )
