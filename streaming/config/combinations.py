@@ -28,7 +28,8 @@ def faults_of(settings: Settings) -> list[str]:
         *_receipt_faults(settings.topics),
         *(watch_faults(settings.topics) if settings.watch.enabled else ()),
         *_delay_faults(settings),
-        *_credential_faults(settings.pulsar),
+        *credential_faults(settings.pulsar),
+        *_transport_faults(settings.pulsar),
     ]
 
 
@@ -62,14 +63,18 @@ def _sasl_faults(zookeeper: ZooKeeperSettings) -> Iterator[str]:
             yield f'zookeeper.{key} and sasl_mechanism = "GSSAPI" belong together: give both or neither'
 
 
-def _credential_faults(pulsar: PulsarSettings) -> Iterator[str]:
+def credential_faults(pulsar: PulsarSettings) -> Iterator[str]:
+    """Yield why these credentials can't work together, wherever they are sent."""
     keys = pulsar.credential_keys
     if len(keys) > 1:
         yield f"{' and '.join(keys)}: give only one of them: each authenticates by itself"
     if bool(pulsar.tls_cert_file) != bool(pulsar.tls_key_file):
         yield "pulsar.tls_cert_file and pulsar.tls_key_file belong together: give both or neither"
     yield from _oauth2_faults(pulsar)
-    for key in keys[:1]:
+
+
+def _transport_faults(pulsar: PulsarSettings) -> Iterator[str]:
+    for key in pulsar.credential_keys[:1]:
         yield from _tls_faults(pulsar, key)
 
 

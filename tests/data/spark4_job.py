@@ -53,7 +53,10 @@ def run(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
 
     started_s = time.monotonic()
     interval = command.get("trigger")  # of a query that runs for some seconds
-    stream = spark.readStream.format(NAME).options(**command["options"]).load().writeStream
+    try:
+        stream = spark.readStream.format(NAME).options(**command["options"]).load().writeStream
+    except Exception as error:
+        return {"refused": str(error)}
     stream = (stream.foreachBatch(write) if command["writes"] else stream.format("noop")).option(
         "checkpointLocation", str(folder / "checkpoint")
     )

@@ -202,6 +202,14 @@ def test_a_topic_that_does_not_exist_is_named_and_refused_if_no_batch_has_read_i
     assert f"{missing}: no such topic; create it" in refused
 
 
+def test_load_refuses_options_that_can_not_work(cluster: Cluster, running: Jobs, tmp_path: Path) -> None:
+    options = _options(cluster, "public/default/a") | {"startingOffsets": "earliest"}
+    del options["adminUrl"]
+    refused = running.run(tmp_path / "query", options)["refused"]
+    assert "- adminUrl: must be given\n- startingoffsets: there is no such option; did you mean" in refused
+    assert "UnboundLocalError" not in refused
+
+
 def test_a_subscription_that_another_consumer_uses_is_reported(
     cluster: Cluster, admin: PulsarAdmin, raw: RawProducer, running: Jobs, tmp_path: Path
 ) -> None:

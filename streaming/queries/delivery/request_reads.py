@@ -68,7 +68,8 @@ def parse_request_options(options: Mapping[str, str]) -> RequestOptions:
     """Parse what options_for returned. Raises ConfigError."""
     given = {name.lower(): text for name, text in options.items()}
     most_bytes, controls, gives_up = (given.pop(name) for name in (_MOST_BYTES, _CONTROLS, _GIVES_UP))
-    return RequestOptions(parse_options(given), int(most_bytes), tuple(controls.split(",")), gives_up == _YES)
+    source = parse_options(given, permits_partitions=True)  # a tenant may choose the names of topics
+    return RequestOptions(source, int(most_bytes), tuple(controls.split(",")), gives_up == _YES)
 
 
 def read_requests(options: RequestOptions, batch: PartitionBatch, *, gives_up: bool) -> Iterator[pa.RecordBatch]:

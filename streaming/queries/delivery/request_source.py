@@ -26,6 +26,9 @@ class RequestSource(PulsarDataSource):
         """Return the name for `spark.readStream.format`."""
         return NAME
 
+    def _check(self) -> None:
+        parse_request_options(self.options)
+
     def schema(self) -> StructType:  # type: ignore[override]
         """Return the columns."""
         return from_arrow_schema(schemas.MESSAGE)

@@ -29,6 +29,14 @@ NAME = "pulsar-frames"
 class PulsarDataSource(DataSource):  # type: ignore[misc]  # PySpark 3.5 has no such class
     """Reads topics entry by entry, and passes on every message, whatever it is. options.py lists the options."""
 
+    def __init__(self, options: dict[str, str]) -> None:
+        """Create the source for load(), which shows errors. Raises ConfigError for options that can't work."""
+        super().__init__(options)
+        self._check()
+
+    def _check(self) -> None:
+        parse_options(self.options)
+
     @classmethod
     def name(cls) -> str:
         """Return the name for `spark.readStream.format`."""

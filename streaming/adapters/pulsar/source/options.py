@@ -1,20 +1,35 @@
 """The options of the Spark source "pulsar-frames"."""
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from pydantic import ValidationError
 
+from streaming.config.amounts import most_similar
+from streaming.config.combinations import credential_faults
 from streaming.config.load import CONF
 from streaming.config.sections import PulsarSettings
 from streaming.errors import ConfigError
-from udfs.paths import checked_subscription, topic_named
+from udfs.paths import base_topic, checked_subscription, topic_named
 
 _MOST_MESSAGES = 100_000
 _MOST_BYTES = 256 * 1024 * 1024
+_REQUIRED = ("serviceUrl", "adminUrl")
+_OWN = (
+    "topics",
+    "subscription",
+    "startingPosition",
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "isolation",
+    "onDataLoss",
+    "waitSeconds",
+)
+_KEY = re.compile(r"\bpulsar\.(\w+)")
 MOST_WAIT_SECONDS = 60  # Spark can't stop a query while it waits
 
 
@@ -48,7 +63,7 @@ class SourceOptions:
     wait_seconds: int = 0  # how long a batch without messages waits for one
 
 
-def parse_options(options: Mapping[str, str]) -> SourceOptions:
+def parse_options(options: Mapping[str, str], *, permits_partitions: bool = False) -> SourceOptions:
     """Parse the options of `spark.readStream`, whose names are not case-sensitive.
 
     Besides the keys of our section [pulsar], in camel case (`serviceUrl`, `tokenFile`, ...), these exist:
@@ -59,6 +74,10 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         isolation: read_committed (default) or read_uncommitted.
         onDataLoss: row (default) or fail.
         waitSeconds: how long Spark waits for a message, if there is none; 0 by default.
+
+    Args:
+        options: as given to Spark.
+        permits_partitions: `topics` may name a partition and its topic, where others choose the names of topics.
 
     Raises ConfigError, which names every fault.
     """
@@ -80,6 +99,8 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         return int(text[:19])
 
     topics = _topics(given.pop("topics", ""), faults)
+    if not permits_partitions:
+        faults += _partition_faults(topics)
     subscription = _subscription(given.pop("subscription", ""), faults)
     start = Start(take("startingPosition", Start.EARLIEST, tuple(Start)))
     if start is Start.SUBSCRIPTION and not subscription:
@@ -89,6 +110,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     wait_seconds = number("waitSeconds", 0, most=MOST_WAIT_SECONDS)
     isolation = take("isolation", "read_committed", ("read_committed", "read_uncommitted"))
     on_gap = OnGap(take("onDataLoss", OnGap.ROW, tuple(OnGap)))
+    faults += [f"{name}: must be given" for name in _REQUIRED if name.lower() not in given]
     pulsar = _pulsar_settings(given, faults)
     if faults or pulsar is None:
         raise ConfigError("options of pulsar-frames:\n" + "\n".join(f"- {fault}" for fault in faults))
@@ -117,6 +139,14 @@ def _topics(text: str, faults: list[str]) -> tuple[str, ...]:
     return topics
 
 
+def _partition_faults(topics: Collection[str]) -> list[str]:
+    return [
+        f"topics: {topic} is a partition of {base_topic(topic)}, which is also named: leave out one of them"
+        for topic in topics
+        if base_topic(topic) != topic and base_topic(topic) in topics
+    ]
+
+
 def _subscription(name: str, faults: list[str]) -> str:
     try:
         return checked_subscription(name) if name else ""
@@ -128,14 +158,35 @@ def _subscription(name: str, faults: list[str]) -> str:
 def _pulsar_settings(given: Mapping[str, str], faults: list[str]) -> PulsarSettings | None:
     defaults = tomllib.loads((CONF / "default.toml").read_text(encoding="utf-8"))["pulsar"]
     keys = {key.replace("_", ""): key for key in PulsarSettings.model_fields}
-    unknown = sorted(set(given) - set(keys))
-    faults += [f"{name}: there is no such option" for name in unknown]
+    faults += _unknown(sorted(set(given) - set(keys)), [*_OWN, *map(_camel_case, keys.values())])
     set_here: dict[str, Any] = {keys[name]: text for name, text in given.items() if name in keys}
     try:
-        return PulsarSettings.model_validate(defaults | set_here)
+        pulsar = PulsarSettings.model_validate(defaults | set_here)
     except ValidationError as error:
-        faults += [f"{_camel_case(str(fault['loc'][0]))}: {fault['msg']}" for fault in error.errors()]
+        faults += [_fault(str(fault["loc"][0]), fault["type"], fault["msg"]) for fault in error.errors()]
         return None
+    faults += map(_with_options, credential_faults(pulsar))
+    return pulsar
+
+
+def _unknown(names: Iterable[str], known: list[str]) -> Iterator[str]:
+    for name in names:
+        similar = most_similar(name, known)
+        hint = f"did you mean {similar}?" if similar else f"there are {', '.join(known)}"
+        yield f"{name}: there is no such option; {hint}"
+
+
+def _fault(key: str, kind: str, message: str) -> str:
+    """Return a message for a fault that pydantic found in the value of a key."""
+    description = PulsarSettings.model_fields[key].description
+    if kind == "string_pattern_mismatch" and description:
+        message = f"must be {description}"
+    return f"{_camel_case(key)}: {_with_options(message.removeprefix('Value error, '))}"
+
+
+def _with_options(message: str) -> str:
+    """Return a message about keys of the configuration with the names of the options."""
+    return _KEY.sub(lambda key: _camel_case(key[1]), message)
 
 
 def _camel_case(key: str) -> str:

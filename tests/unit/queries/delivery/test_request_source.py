@@ -39,7 +39,14 @@ def _reader(source: Any, *, gives_up: bool) -> Any:
 
 
 def test_the_rows_are_those_of_the_service(source: Any) -> None:
-    assert source.RequestSource({}).schema().names == schemas.MESSAGE.names
+    options = options_for(load(None), ["persistent://t/ns/a"], gives_up=False)
+    assert source.RequestSource(options).schema().names == schemas.MESSAGE.names
+
+
+def test_a_partition_that_a_tenant_names_like_a_topic_ends_no_query_of_the_service(source: Any) -> None:
+    topics = ["persistent://t/ns/a", "persistent://t/ns/a-partition-0"]
+    options = options_for(load(None), topics, gives_up=False)
+    assert source.RequestSource(options).streamReader(None)._options.topics == tuple(topics)
 
 
 def test_a_topic_that_was_deleted_does_not_end_a_query_of_the_service(

@@ -99,7 +99,7 @@ def test_the_process_of_a_query_ends_without_a_traceback_only_if_spark_has_close
     assert stream.is_closed
 
 
-def test_options_that_can_not_work_are_refused_before_a_query_starts(data_source: Any) -> None:
+def test_options_that_can_not_work_are_refused_by_load(data_source: Any) -> None:
     with pytest.raises(ConfigError, match="topics"):
-        data_source.PulsarDataSource({}).streamReader(None)
+        data_source.PulsarDataSource({})
     assert data_source.PulsarDataSource.name() == "pulsar-frames"

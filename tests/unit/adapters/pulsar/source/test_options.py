@@ -46,7 +46,7 @@ def test_every_fault_is_named_at_once() -> None:
     for part in ("serviceUrl:", "startingPosition:", "maxMessagesPerTrigger:", "maxBytesPerTrigger:", "isolation:"):
         assert part in str(refused.value)
     assert "topics: must name topics" in str(refused.value)
-    assert "topic: there is no such option" in str(refused.value)
+    assert "topic: there is no such option; did you mean topics?" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,24 @@ def test_every_fault_is_named_at_once() -> None:
         pytest.param({"startingPosition": "subscription"}, "needs the option subscription", id="no subscription"),
         pytest.param({"waitSeconds": "61"}, "waitSeconds: must be a number from 0 to 60", id="a long wait"),
         pytest.param({"topics": "a/b"}, "topics: ", id="no topic's name"),
+        pytest.param(
+            {"topics": "t/ns/a-partition-0,t/ns/b,t/ns/a"},
+            "topics: persistent://t/ns/a-partition-0 is a partition of persistent://t/ns/a",
+            id="a topic and its partition",
+        ),
+        pytest.param(
+            {"tokenFile": "/t", "basicFile": "/b"},
+            "tokenFile and basicFile: give only one",
+            id="two credentials",
+        ),
+        pytest.param({"tlsCertFile": "/c"}, "tlsCertFile and tlsKeyFile belong together", id="half a certificate"),
+        pytest.param(
+            {"adminUrl": "http://u:p@a:8080"}, "adminUrl: .* of tokenFile or basicFile", id="a secret in a URL"
+        ),
+        pytest.param(
+            {"serviceUrl": "http://a"}, "serviceUrl: must be a URL that starts with pulsar://", id="no scheme"
+        ),
+        pytest.param({"timeoutSeconds": "soon"}, "timeoutSeconds: .* integer", id="no number"),
         pytest.param({"subscription": "  "}, "subscription: .* must not be blank", id="a blank subscription"),
         pytest.param({"subscription": "a\tb"}, "subscription: .* control character", id="a subscription with a tab"),
     ],
@@ -62,3 +80,33 @@ def test_every_fault_is_named_at_once() -> None:
 def test_a_combination_that_can_not_work_is_refused(more: dict[str, str], fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         parse_options(LEAST | more)
+
+
+def test_the_addresses_must_be_given() -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_options({"topics": "t/ns/a"})
+    assert "- serviceUrl: must be given\n- adminUrl: must be given" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "similar"),
+    [
+        pytest.param("startingoffsets", "startingPosition", id="of another source"),
+        pytest.param("service.url", "serviceUrl", id="of the connector"),
+        pytest.param("admin_url", "adminUrl", id="a key of the configuration"),
+        pytest.param("subscriptionname", "subscription", id="longer"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_most_similar_one(name: str, similar: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: there is no such option; did you mean {similar}"):
+        parse_options(LEAST | {name: "x"})
+
+
+def test_an_unknown_option_that_resembles_none_is_answered_with_all() -> None:
+    with pytest.raises(ConfigError, match=r"qqq: there is no such option; there are topics, .*, tokenFile"):
+        parse_options(LEAST | {"qqq": "x"})
+
+
+def test_a_partition_beside_its_topic_does_not_end_a_query_that_permits_it() -> None:
+    both = LEAST | {"topics": "t/ns/a-partition-0,t/ns/a"}
+    assert len(parse_options(both, permits_partitions=True).topics) == 2
