@@ -162,7 +162,9 @@ class Cluster:
             lost_its_port = bool(_taken(part, self.spec))
             log = launch.tail(self.home.log(part), lines=100)
             met_an_expiring_session = part.kind is Part.BROKER and any(node in log for node in _EXPIRING)
-            if not (lost_its_port or met_an_expiring_session):
+            # a program that can't start says why; this one was killed, or its machine had no room for it for a moment
+            has_said_nothing = not log.strip()
+            if not (lost_its_port or met_an_expiring_session or has_said_nothing):
                 raise
             return False
         return True

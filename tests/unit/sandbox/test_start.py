@@ -53,6 +53,12 @@ def test_a_broker_that_failed_on_an_expiring_session_starts_again(
     assert made.count == 3
 
 
+def test_a_part_that_ended_without_a_word_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = starts(tmp_path, monkeypatch, ["\n"])
+    made.cluster.start(Part.BOOKIE)
+    assert made.count == 2
+
+
 @pytest.mark.parametrize(("part", "says"), [(Part.BROKER, "no port\n"), (Part.BOOKIE, EXPIRED)])
 def test_a_part_that_ends_for_another_reason_is_an_error_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: Part, says: str
