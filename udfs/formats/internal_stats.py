@@ -28,7 +28,8 @@ _RANGE = re.compile(r"([\[(])(-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)([\])])")
 class InternalStats:
     """A partition, or a topic without partitions."""
 
-    ledgers: tuple[tuple[int, int], ...]  # (ledger, entries), oldest first, including the ledger being written
+    # (ledger, entries that the bookies have confirmed), oldest first, including the ledger being written
+    ledgers: tuple[tuple[int, int], ...]
     cursors: Mapping[str, Position]  # encoded name of a subscription's cursor -> last acknowledged position
     pending_adds: int  # entries that the broker has not written to the bookies yet
     sizes: Mapping[int, int] = field(default_factory=dict)  # ledger -> stored bytes; 0: the broker did not report them
@@ -80,8 +81,9 @@ class InternalStats:
 def parse_internal_stats(stats: Any) -> InternalStats:
     """Read the answer's JSON. Raises FormatError."""
     try:
+        last_confirmed = _position(stats["lastConfirmedEntry"]) if stats.get("lastConfirmedEntry") else None
         return InternalStats(
-            ledgers=_ledgers(stats["ledgers"], int(stats["currentLedgerEntries"])),
+            ledgers=_ledgers(stats["ledgers"], int(stats["currentLedgerEntries"]), last_confirmed),
             cursors={str(name): _position(cursor["markDeletePosition"]) for name, cursor in stats["cursors"].items()},
             pending_adds=int(stats["pendingAddEntriesCount"]),
             sizes=_sizes(stats["ledgers"], int(stats.get("currentLedgerSize", 0))),
@@ -89,7 +91,7 @@ def parse_internal_stats(stats: Any) -> InternalStats:
             acknowledged=_acknowledged(stats["cursors"]),
             reading=frozenset(str(name) for name, cursor in stats["cursors"].items() if _is_read(cursor)),
             compacted_by_cursor=_compacted_if_named(stats["cursors"].get(COMPACTION_CURSOR)),
-            last_confirmed=_position(stats["lastConfirmedEntry"]) if stats.get("lastConfirmedEntry") else None,
+            last_confirmed=last_confirmed,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(f"internalStats of an unknown form: {error!r}") from error
@@ -152,11 +154,18 @@ def view_of(stats: Any) -> BrokerView:
         return BrokerView(presence=Presence.UNREADABLE, detail=f"internalStats of an unknown form: {error!r}")
 
 
-def _ledgers(listed: Sequence[Mapping[str, Any]], current_entries: int) -> tuple[tuple[int, int], ...]:
+def _ledgers(
+    listed: Sequence[Mapping[str, Any]], current_entries: int, last_confirmed: Position | None
+) -> tuple[tuple[int, int], ...]:
     ledgers = [(int(ledger["ledgerId"]), int(ledger["entries"])) for ledger in listed]
     if ledgers:
         # the list has no count of entries for the ledger that is being written
         newest, entries = ledgers[-1]
+        if last_confirmed is not None:
+            # The broker counts an entry before the bookies confirm it. If they do not, the entry gets another position,
+            # in the next ledger, and this one never exists.
+            confirmed = last_confirmed[1] + 1 if last_confirmed[0] == newest else 0
+            current_entries = min(current_entries, confirmed)
         ledgers[-1] = (newest, max(entries, current_entries))
     return tuple(ledgers)
 

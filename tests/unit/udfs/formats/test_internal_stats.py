@@ -38,6 +38,21 @@ def test_the_backlog_is_every_entry_after_the_position(
     assert stats.entries_after(after) == expected
 
 
+@pytest.mark.parametrize(
+    ("confirmed", "entries"),
+    [
+        pytest.param("12:1", 2, id="two of three"),
+        pytest.param("12:-1", 0, id="none"),
+        pytest.param("11:3", 0, id="none since the ledger was opened"),
+        pytest.param("12:2", 3, id="all"),
+    ],
+)
+def test_entries_that_the_bookies_have_not_confirmed_are_not_stored(confirmed: str, entries: int) -> None:
+    """Brokers count them. If a bookie fails, they get other positions, in the next ledger."""
+    stats = parse_internal_stats(_json(3, 4, 0, current=3) | {"lastConfirmedEntry": confirmed})
+    assert stats.ledgers == ((10, 3), (11, 4), (12, entries))
+
+
 def test_without_a_subscription_every_entry_is_backlog() -> None:
     assert _stats(3).mark_deleted("ledger-reaper") == (-1, -1)
     assert not _stats(3).has_subscription("ledger-reaper")
