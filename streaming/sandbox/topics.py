@@ -7,8 +7,8 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-from urllib.parse import quote
 
+from streaming.adapters.pulsar.http import subscription_path
 from streaming.errors import RefusedError, UnavailableError
 from streaming.sandbox.cluster import Cluster
 from streaming.sandbox.home import Part
@@ -90,9 +90,8 @@ def delete_schema(cluster: Cluster, topic: str) -> None:
 
 def delete_subscription(cluster: Cluster, topic: str, subscription: str) -> bool:
     """Delete a subscription even if it has consumers; return False if the broker failed halfway (a metadata fault)."""
-    # brokers decode this part of the path twice
-    name = quote(quote(subscription, safe=""), safe="")
-    return _done(cluster, "DELETE", f"{resource(topic)}/subscription/{name}?force=true")
+    path = subscription_path(topic, subscription).removeprefix("v2/")
+    return _done(cluster, "DELETE", f"{path}?force=true")
 
 
 def delete_topic(cluster: Cluster, topic: str) -> bool:

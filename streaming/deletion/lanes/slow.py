@@ -240,11 +240,11 @@ class SlowLanes:
         with self._guard:
             if not has_more:  # later messages may come after another transaction, although `last` is the same
                 self._transactions.pop(partition, None)
-            is_known = self._lanes.pop(partition, None) is not None
+            if has_more and self.is_slow(partition):  # it waits beside its tenant's others, not for its next ring
+                self._put_back(partition)
             self.in_work -= {partition}
-            if has_more and is_known and self.is_slow(partition):  # beside its tenant's others, not after its next ring
-                self._waiting.add(partition)
-            if partition in self._waiting:  # or it has rung meanwhile: it was deleted and created again
+            self._lanes.pop(partition, None)
+            if partition in self._waiting:  # put back; or it was deleted, created again, and has rung during this turn
                 self._lanes[partition] = _SlowLane(self.monotonic())
         self.settle(partition, self.progress.after(partition, stats), had_messages)
 

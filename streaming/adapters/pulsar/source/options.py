@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -19,16 +19,6 @@ from udfs.paths import base_topic, checked_subscription, topic_named
 _MOST_MESSAGES = 100_000
 _MOST_BYTES = 256 * 1024 * 1024
 _REQUIRED = ("serviceUrl", "adminUrl")
-_OWN = (
-    "topics",
-    "subscription",
-    "startingPosition",
-    "maxMessagesPerTrigger",
-    "maxBytesPerTrigger",
-    "isolation",
-    "onDataLoss",
-    "waitSeconds",
-)
 _KEY = re.compile(r"\bpulsar\.(\w+)")
 MOST_WAIT_SECONDS = 60  # Spark can't stop a query while it waits
 
@@ -83,25 +73,28 @@ def parse_options(options: Mapping[str, str], *, permits_partitions: bool = Fals
     """
     given = {name.lower(): text for name, text in options.items()}
     faults: list[str] = []
+    own: list[str] = []  # the names of the options that are no keys of [pulsar]
+
+    def text_of(name: str, default: str = "") -> str:
+        own.append(name)
+        return given.pop(name.lower(), default)
 
     def take(name: str, default: str, allowed: tuple[str, ...]) -> str:
-        text = given.pop(name.lower(), default)
+        text = text_of(name, default)
         if text not in allowed:
             faults.append(f"{name}: must be one of {', '.join(allowed)}")
             return default
         return text
 
     def number(name: str, default: int, most: int = 1 << 62) -> int:
-        text = given.pop(name.lower(), str(default))
+        text = text_of(name, str(default))
         if not (text.isascii() and text.isdecimal() and min(default, 1) <= int(text[:19]) <= most):
             faults.append(f"{name}: must be a number from {min(default, 1)} to {most}")
             return default
         return int(text[:19])
 
-    topics = _topics(given.pop("topics", ""), faults)
-    if not permits_partitions:
-        faults += _partition_faults(topics)
-    subscription = _subscription(given.pop("subscription", ""), faults)
+    topics = _topics(text_of("topics"), faults, permits_partitions=permits_partitions)
+    subscription = _subscription(text_of("subscription"), faults)
     start = Start(take("startingPosition", Start.EARLIEST, tuple(Start)))
     if start is Start.SUBSCRIPTION and not subscription:
         faults.append("startingPosition: needs the option subscription")
@@ -111,7 +104,7 @@ def parse_options(options: Mapping[str, str], *, permits_partitions: bool = Fals
     isolation = take("isolation", "read_committed", ("read_committed", "read_uncommitted"))
     on_gap = OnGap(take("onDataLoss", OnGap.ROW, tuple(OnGap)))
     faults += [f"{name}: must be given" for name in _REQUIRED if name.lower() not in given]
-    pulsar = _pulsar_settings(given, faults)
+    pulsar = _pulsar_settings(given, own, faults)
     if faults or pulsar is None:
         raise ConfigError("options of pulsar-frames:\n" + "\n".join(f"- {fault}" for fault in faults))
     return SourceOptions(
@@ -127,7 +120,7 @@ def parse_options(options: Mapping[str, str], *, permits_partitions: bool = Fals
     )
 
 
-def _topics(text: str, faults: list[str]) -> tuple[str, ...]:
+def _topics(text: str, faults: list[str], *, permits_partitions: bool) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     try:
         topics = tuple(dict.fromkeys(topic_named(name) for name in names))
@@ -136,15 +129,12 @@ def _topics(text: str, faults: list[str]) -> tuple[str, ...]:
         return ()
     if not topics:
         faults.append("topics: must name topics, separated by commas")
-    return topics
-
-
-def _partition_faults(topics: Collection[str]) -> list[str]:
-    return [
+    faults += [
         f"topics: {topic} is a partition of {base_topic(topic)}, which is also named: leave out one of them"
         for topic in topics
-        if base_topic(topic) != topic and base_topic(topic) in topics
+        if not permits_partitions and base_topic(topic) != topic and base_topic(topic) in topics
     ]
+    return topics
 
 
 def _subscription(name: str, faults: list[str]) -> str:
@@ -155,10 +145,10 @@ def _subscription(name: str, faults: list[str]) -> str:
         return ""
 
 
-def _pulsar_settings(given: Mapping[str, str], faults: list[str]) -> PulsarSettings | None:
+def _pulsar_settings(given: Mapping[str, str], own: Iterable[str], faults: list[str]) -> PulsarSettings | None:
     defaults = tomllib.loads((CONF / "default.toml").read_text(encoding="utf-8"))["pulsar"]
     keys = {key.replace("_", ""): key for key in PulsarSettings.model_fields}
-    faults += _unknown(sorted(set(given) - set(keys)), [*_OWN, *map(_camel_case, keys.values())])
+    faults += _unknown(sorted(set(given) - set(keys)), [*own, *map(_camel_case, keys.values())])
     set_here: dict[str, Any] = {keys[name]: text for name, text in given.items() if name in keys}
     try:
         pulsar = PulsarSettings.model_validate(defaults | set_here)

@@ -215,7 +215,7 @@ class PulsarStream:
         self._refresh_s = now_s + _PARTITIONS_SECONDS
 
     def _require_topics(self, offset: Iterable[str]) -> None:
-        """Raise RefusedError if a topic does not exist of which the offset names no partition."""
+        """Raise RefusedError if a topic does not exist, unless the offset names it or a partition of it."""
         read = {topic for name in offset for topic in (name, base_topic(name))}
         if missing := sorted(self._topics_absent() - read):
             raise RefusedError(f"{', '.join(missing)}: no such topic; create it, or take it out of the option topics")
